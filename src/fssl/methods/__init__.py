@@ -1,4 +1,4 @@
-"""The methods: what a federated method is, all of them by name, and the plug-ins."""
+"""The methods: the interface of a federated method, all methods by name, and the plug-ins."""
 
 from .base import Method
 from .names import METHODS, PLUGINS, build_method

@@ -28,14 +28,14 @@ TOO_SMALL = 1e-6
 
 
 def aligned(p: Tensor, state: State) -> Tensor:
-    """p~_c ~ p_c pi_x,c / pi_u,c."""
+    """Return p~_c ~ p_c pi_x,c / pi_u,c."""
     q = p * (state[PI_X] + TOO_SMALL) / (state[PI_U] + TOO_SMALL)
     return q / q.sum(-1, keepdim=True)
 
 
 @dataclass(frozen=True)
 class RelativeThreshold(Accept):
-    """Sure from kappa on: tau times the mean confidence on the labeled images of the same step."""
+    """Accepts predictions from kappa on: tau times the mean confidence on the labeled images of the same step."""
 
     tau: float = 0.95
 
@@ -92,7 +92,7 @@ class AdaMatch(FixMatch):
         return clone(drop(SHARED, local.state))
 
     def look(self, net: Net, weights: Weights, batch: Batch) -> tuple[State, Sequence[Out]]:
-        """One joint batch; logits of labeled images may be mixed with those of a pass over them alone."""
+        """Return one joint batch's outputs; logits of labeled images may be mixed with those of a separate pass."""
         labeled = [batch.x, batch.views["x_strong"]] if self.strong_labels else [batch.x]
         buffers, (*xs, weak, strong) = net.fit(weights, *labeled, batch.u_weak, batch.u_strong)
         x = Out(*(torch.cat(parts) for parts in zip(*xs, strict=True)))
@@ -103,7 +103,7 @@ class AdaMatch(FixMatch):
         return buffers, (x, weak, strong)
 
     def meet(self, x: Out, p_l: Tensor, batch: Batch, state: State) -> State:
-        """Both means and the threshold follow the batch before it is labeled; of labeled images weak views count."""
+        """Update both means and the threshold before the batch is labeled; labeled images count in weak views."""
         p_x, knows = x.logits[: len(batch.y)].detach().softmax(-1), batch.has_labels > 0
         confidence = p_x.amax(-1).mean()
         pi_u = torch.where(state[BEGUN] > 0, self.mixed(state[PI_U], p_l.mean(0)), p_l.mean(0))
@@ -127,14 +127,14 @@ class AdaMatch(FixMatch):
         return supervised_loss(x.logits, batch, batch.y.repeat(len(x.logits) // len(batch.y)))
 
     def weight_at(self, clock: Clock) -> Tensor | float:
-        """mu_u (1 - cos(pi t)) / 2, t the share of `ramp_rounds` that is over."""
+        """Return mu_u (1 - cos(pi t)) / 2, where t is the elapsed share of `ramp_rounds`."""
         if self.ramp_rounds == 0:
             return self.mu_u
         t = ((clock.round - 1) / self.ramp_rounds).clamp(max=1)
         return self.mu_u * (0.5 - 0.5 * torch.cos(math.pi * t))
 
     def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:
-        """The model, and of a client with labels its two means, which weigh by its number of labels."""
+        """Return the model and, for a client with labels, its two means, weighted by its number of labels."""
         made, state = super().upload(client, payload, local, counts), local.state
         if not self.sends_means:
             return made

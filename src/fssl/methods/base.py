@@ -1,4 +1,4 @@
-"""What a federated method is: a frozen value that answers a few questions, each a pure function on tensors."""
+"""The interface of a federated method: a frozen value that answers a few questions, each a pure function on tensors."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch import Tensor
 from ..config import Source as Source  # builders take it from here
 from ..label.assign import ConfidenceGap, Weigh
 from ..models import Net, Out
-from ..training.plan import Recipe as Recipe  # so do methods with a recipe of their own
+from ..training.plan import Recipe as Recipe  # so do methods with their own recipe
 from ..types import (
     Batch,
     Counts,
@@ -32,7 +32,7 @@ from ..types import (
 from .optimizers import Optimizer, Sgd
 from .shared_settings import Passes
 
-Value = tuple[Tensor, tuple[State, State, Trace]]  # the loss, and (buffers, state, trace) beside it
+Value = tuple[Tensor, tuple[State, State, Trace]]  # the loss, then (buffers, state, trace)
 Loss = Callable[[Weights, State], Value]
 BROADCAST = "server.velocity."  # in the extras of a payload, where a run broadcasts momentum
 
@@ -41,12 +41,12 @@ def descend(loss: Loss, optimizer: Optimizer, local: Local) -> tuple[Local, Trac
     """Take one gradient step, optimizer included.
 
     Args:
-        loss: A function of (weights, state) that returns the loss and (buffers, state, trace) beside it.
+        loss: A function of (weights, state) that returns the loss and (buffers, state, trace).
         optimizer: Usually `self.optimizer.at(batch.clock)`: the method's, with the rate of this step.
         local: The client's weights, momentum and state before the step.
 
     Returns:
-        What `Method.step` returns: the new `local`, and the trace.
+        The new `local` and the trace, as `Method.step` returns them.
     """
     grads, (buffers, state, trace) = gradient(loss, local.weights, local.state)
     params, velocity = optimizer.update(local.weights.params, local.velocity, grads)
@@ -54,7 +54,7 @@ def descend(loss: Loss, optimizer: Optimizer, local: Local) -> tuple[Local, Trac
 
 
 def fit(net: Net, weights: Weights, views: Sequence[Tensor], passes: Passes) -> tuple[State, list[Out]]:
-    """Training mode: one joint batch, or a pass for each view with statistics of its own."""
+    """Return the outputs in training mode: of one joint batch, or of a pass per view with separate statistics."""
     if passes == "joint":
         return net.fit(weights, *views)
     buffers, outs = weights.buffers, []
@@ -65,7 +65,7 @@ def fit(net: Net, weights: Weights, views: Sequence[Tensor], passes: Passes) -> 
 
 
 def gradient(loss: Loss, weights: Weights, state: State) -> tuple[State, tuple[State, State, Trace]]:
-    """The loss's gradient by parameter, and what else it returned."""
+    """Return the loss's gradient by parameter, and the other values that the loss returned."""
     with torch.enable_grad():
         leaves = {name: p.detach().requires_grad_() for name, p in weights.params.items()}
         total, (buffers, state, trace) = loss(Weights(leaves, weights.buffers), state)
@@ -79,7 +79,7 @@ def detached(tree: State) -> State:
 
 
 def weighted_mean(trees: Iterable[tuple[State, float]]) -> State:
-    """Mean of dicts of tensors, taken one after another so that only two are ever held.
+    """Return the mean of dicts of tensors, taken one after another so that only two are ever held.
 
     The running form also returns equal inputs unchanged, bit for bit.
     """
@@ -110,31 +110,31 @@ class RunningMean:
 
 
 def mean_weights(uploads: Iterable[Upload], share: Callable[[Upload], float] = lambda u: u.num_samples) -> Weights:
-    """Mean of parameters and buffers, weighted by size (FedAvg) unless told otherwise."""
+    """Return the mean of parameters and buffers, weighted by `share`; by default by size (FedAvg)."""
     return unpacked("", weighted_mean((packed("", u.weights), share(u)) for u in uploads))
 
 
 def broadcast_velocity(payload: Payload) -> State:
-    """What the server sends for clients to begin their momentum with, by parameter; empty if that is zero."""
+    """Return the momentum by parameter that the server sends for clients to start with; empty if it is zero."""
     return take(BROADCAST, payload.extras)
 
 
 class Needs(NamedTuple):
-    """What a run must know of a method before it starts, to refuse settings that do not fit."""
+    """The facts about a method that a run needs before it starts, to reject settings that do not fit."""
 
-    labels: Literal["few", "all"] = "few"  # clients know those of the setting, or the truth of every image
+    labels: Literal["few", "all"] = "few"  # clients have the labels of the settings, or those of all images
     truth: bool = False  # the true labels of unlabeled images are in the batch: for oracles only
-    client_labels: bool = False  # without labels at clients the method is not itself
-    min_clients: int = 1  # with fewer, the method is not itself
-    groups: int = 1  # of clients, each drawn anew in a round; a client in several trains once for each
-    burn_in: int = 0  # rounds of a first stage; a run that ends within it says so
-    own_optimizer: bool = False  # its steps follow a rule of its own, whatever the run's optimizer is
+    client_labels: bool = False  # the method needs labels at clients
+    min_clients: int = 1  # the method needs at least this many
+    groups: int = 1  # groups of clients, each drawn anew in a round; a client in several trains once for each
+    burn_in: int = 0  # rounds of a first stage; a run that ends within it reports so
+    own_optimizer: bool = False  # its steps have their own update rule, whatever the run's optimizer is
 
 
 class Watched(NamedTuple):
-    """What the probes take from a method, so that records show its own numbers."""
+    """The values that probes take from a method, so that records show its settings."""
 
-    weigh: Weigh = ConfidenceGap()  # the weight of the local vote beside the global one
+    weigh: Weigh = ConfidenceGap()  # the weight of the local vote against the global one
     tau: float = 0.95  # the confidence from which a prediction counts as sure
 
 
@@ -152,33 +152,33 @@ class Method:
     optimizer: Optimizer = Sgd()  # noqa: RUF009 (a frozen value)
     labeled_weight: int = 0  # the released code counts each labeled image 2000 times more when averaging
     guard: float = 0.0  # added to probabilities in the logarithm of L_u; 1e-10 in the released code
-    watch: bool = True  # also compute what only the probes look at
-    labels_at_clients: bool = True  # False: the server has them all, and no client's batch has a labeled image
-    hooks: ClassVar[tuple[str, ...]] = ()  # further questions of its step, whose answers are checked before a run
+    watch: bool = True  # also compute values that only the probes read
+    labels_at_clients: bool = True  # False: the server has all labels, and no client's batch has a labeled image
+    hooks: ClassVar[tuple[str, ...]] = ()  # further answers of its step, which are checked before a run
 
     @property
     def needs(self) -> Needs:
-        """What a run must know of the method before it starts."""
+        """Return the facts about the method that a run needs before it starts."""
         return Needs()
 
     def recipe(self, usual: Recipe) -> Recipe:
-        """How a client walks through its images in a round.
+        """Return how a client walks through its images in a round.
 
         Args:
-            usual: As the run's settings have it: labeled images in weak views alone, `("x",)`.
+            usual: The recipe of the run's settings: only labeled images in weak views, `("x",)`.
 
         Returns:
-            The same with what the method changes, such as `replace(usual, views=("x", "u_weak"), sweep=True)`.
+            The recipe with the method's changes, such as `replace(usual, views=("x", "u_weak"), sweep=True)`.
         """
         return usual
 
     @property
     def watched(self) -> Watched:
-        """What the probes take from the method."""
+        """Return the values that probes take from the method."""
         return Watched()
 
     def init(self, net: Net, weights: Weights, task: Task) -> Server:
-        """The server before the first round.
+        """Return the server before the first round.
 
         Args:
             net: The network, to be called with explicit weights.
@@ -188,7 +188,7 @@ class Method:
         return Server(weights, {})
 
     def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
-        """The tensors that stay with a client, when it takes part for the first time.
+        """Return the tensors that stay with a client, when it takes part for the first time.
 
         A run also asks in later rounds, for the names: what `keep` returns has all of them, or none.
 
@@ -200,11 +200,11 @@ class Method:
         return {}
 
     def payload(self, server: Server, client: int) -> Payload:
-        """What goes down to one client."""
+        """Return the payload for one client."""
         return Payload(server.weights, server.extras)
 
     def start(self, payload: Payload, state: State) -> Local:
-        """Weights, momentum and state of a client before its first step of a round.
+        """Return weights, momentum and state of a client before its first step of a round.
 
         The weights are a fresh copy of the payload's: a step must not share tensors with it.
         """
@@ -212,24 +212,24 @@ class Method:
         return Local(weights, self.optimizer.start(weights.params, broadcast_velocity(payload)), clone(state))
 
     def visit(self, net: Net, payload: Payload, local: Local, u_weak: Tensor, sweep: Sweep) -> Local:
-        """One batch of the sweep: its weak views, and where they lie in the client's pool."""
+        """Return the client after one batch of the sweep, given its weak views and their places in the pool."""
         raise NotImplementedError("a method whose recipe has sweep=True has a `visit`")
 
     def chosen(self, local: Local) -> Tensor:
-        """Which images of its pool the client trains on, as booleans by slot; asked after the sweep."""
+        """Return the images of its pool that the client trains on, as booleans by slot; called after the sweep."""
         raise NotImplementedError("a method whose recipe has chooses=True has a `chosen`")
 
     def votes(self, local: Local) -> State:
-        """For the probes, of a method that chooses: what is said of each image of the pool, by slot.
+        """Return the votes on each image of the pool, by slot; for the probes, of a method that chooses.
 
         Returns:
-            "p_l" [slots, C], the probabilities that it chose by, and "target" [slots, C], the labels; or nothing, and
-            records say nothing of labels. The votes of a step's trace do not count: it sees chosen images alone.
+            "p_l" [slots, C], the probabilities that it chose by, and "target" [slots, C], the labels; or nothing,
+            and then records contain no label quality. A step's trace is not used: it has only the chosen images.
         """
         return {}
 
     def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
-        """One training step, as a pure function: nothing is changed in place, nothing is drawn.
+        """Return the client after one training step; a pure function that changes nothing in place and draws nothing.
 
         Args:
             net: The network: `net.fit` in training mode, `net.infer` with running statistics.
@@ -243,24 +243,24 @@ class Method:
         raise NotImplementedError
 
     def num_samples(self, counts: Counts) -> int:
-        """A client's weight in the mean; one of 0 takes no step."""
+        """Return a client's weight in the mean; a client of weight 0 takes no step."""
         return counts.pool + self.labeled_weight * counts.labeled
 
     def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:
-        """What goes up to the server after the last step."""
+        """Return what the client sends to the server after the last step."""
         weights = Weights(clone(local.weights.params), clone(local.weights.buffers))
         return Upload(client, weights, self.num_samples(counts), {})
 
     def keep(self, local: Local) -> State:
-        """What stays with the client until it is drawn again."""
+        """Return the state that stays with the client until it is drawn again."""
         return clone(local.state)
 
     def share(self, upload: Upload) -> float:
-        """An upload's weight in the mean."""
+        """Return an upload's weight in the mean."""
         return upload.num_samples
 
     def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
-        """The server after a round.
+        """Return the server after a round.
 
         Args:
             net: The network.
@@ -269,8 +269,8 @@ class Method:
             rng: The server's own random numbers of this round.
         """
         weights = mean_weights(uploads, self.share)
-        return server._replace(weights=weights) if weights.params else server  # nobody had anything to learn from
+        return server._replace(weights=weights) if weights.params else server  # else no client had data to learn from
 
     def deploy(self, net: Net, server: Server) -> Weights:
-        """What gets evaluated and saved."""
+        """Return the model that is evaluated and saved."""
         return server.weights

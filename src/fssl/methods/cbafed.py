@@ -1,4 +1,4 @@
-"""CBAFed (Li et al., CVPR 2023): class-balanced thresholds, and weights that are connected with older ones."""
+"""CBAFed (Li et al., CVPR 2023): class-balanced thresholds, and weights mixed with older ones."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -37,13 +37,13 @@ from .shared_settings import Share, Threshold, UnlabeledRate
 # The classes that are trained with: on the server those of the last round, in a client's round those seen so far.
 CLASSES, LABELED, ROUNDS = "cbafed.classes", "cbafed.labeled", "cbafed.rounds"
 SEEN, SIZE, KNOWS = "cbafed.seen", "cbafed.size", "cbafed.knows"
-OLDER = "cbafed.older."  # the weights that newer ones are connected with
+OLDER = "cbafed.older."  # the older weights that newer ones are mixed with
 EVERY = 5  # epochs of a client with labels, and rounds of the server
-KEPT_BY_CLIENT, KEPT_BY_SERVER = 0.8, 0.5  # how much of the older weights
+KEPT_BY_CLIENT, KEPT_BY_SERVER = 0.8, 0.5  # the share of the older weights
 
 
 def class_shares(counts: Tensor) -> Tensor:
-    """q: the classes' shares, in tenths of an even one; even before anything is known."""
+    """Return q: the classes' shares, in tenths of an even share; even shares if nothing is counted yet."""
     num_classes, total = len(counts), counts.sum()
     shares = torch.where(total > 0, counts / total.clamp(min=1e-12), 1 / num_classes)
     return shares * (num_classes / 10)
@@ -51,7 +51,7 @@ def class_shares(counts: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ClassBalance:
-    """Which images the broadcast model labels: a class with fewer images in the whole federation is accepted earlier.
+    """Accepts labels of the broadcast model: a class with fewer images in the whole federation is accepted earlier.
 
     T_c = min(q_c + base - std(q), cap); an image that is not accepted is given its second class if that is rare.
     """
@@ -73,7 +73,7 @@ class ClassBalance:
 
 @dataclass(frozen=True)
 class CBAFed(Method):
-    """A client with labels trains on these alone; one without on what the broadcast model labels, in the same views.
+    """A client with labels trains only on these; others train on labels of the broadcast model, in the same views.
 
     In the first `burn_in` rounds only clients with labels learn. State of a client lasts for one round.
     """
@@ -89,7 +89,7 @@ class CBAFed(Method):
         return Needs(client_labels=True, burn_in=self.burn_in)
 
     def recipe(self, usual: Recipe) -> Recipe:
-        """Clients with labels train on nothing else, whatever `train.labels_alone` says."""
+        """Return the recipe; clients with labels train only on these, whatever `train.labels_alone` says."""
         views, epochs = ("x", "u_weak"), self.labeled_epochs
         return replace(usual, views=views, shuffles=True, labeled_epochs=epochs, labels_alone=False)
 
@@ -111,11 +111,11 @@ class CBAFed(Method):
         return {**own, **clone(packed(OLDER, payload.weights))}
 
     def keep(self, local: Local) -> State:
-        """Nothing: the next round counts anew."""
+        """Return nothing, since each round counts anew."""
         return {}
 
     def vote(self, net: Net, payload: Payload, batch: Batch) -> State:
-        """What the broadcast model says of the unlabeled images, and which of them a client without labels takes."""
+        """Return the broadcast model's votes on the unlabeled images, and those that a client without labels takes."""
         p = net.infer(payload.weights, batch.u_weak).logits.softmax(-1)
         target, mask = self.accept(p, class_shares(payload.extras[CLASSES]))
         mask = mask & (batch.has_labels == 0) & (batch.clock.round > self.burn_in)
@@ -138,7 +138,7 @@ class CBAFed(Method):
         return (self.connected(held, batch) if self.residual else held), trace
 
     def counted(self, votes: State, batch: Batch, state: State) -> State:
-        """The state with the classes of the images that were trained on, and how many were shown."""
+        """Return the state with the classes of the images that were trained on, and the number of images shown."""
         known = one_hot(batch.y, votes["target"]).sum(0)
         given = (votes["target"] * votes["mask"].unsqueeze(-1)).sum(0)
         classes = torch.where(batch.has_labels > 0, known, given)
@@ -146,7 +146,7 @@ class CBAFed(Method):
         return {**state, CLASSES: state[CLASSES] + classes, SEEN: state[SEEN] + shown}
 
     def connected(self, local: Local, batch: Batch) -> Local:
-        """After every fifth epoch of a client with labels: theta <- 0.8 older + 0.2 theta; older <- theta."""
+        """Mix after every fifth epoch of a client with labels: theta <- 0.8 older + 0.2 theta; older <- theta."""
         steps = torch.div(local.state[SIZE], len(batch.y), rounding_mode="floor").clamp(min=1)
         epoch = torch.div(batch.clock.step, steps, rounding_mode="floor")
         due = (torch.remainder(batch.clock.step + 1, steps) == 0) & (torch.remainder(epoch, EVERY) == 0)
@@ -160,11 +160,11 @@ class CBAFed(Method):
         return local._replace(weights=weights, state={**local.state, **packed(OLDER, newer)})
 
     def num_samples(self, counts: Counts) -> int:
-        """All its images, whatever `train.labeled_weight` says; without labels, only those accepted count."""
+        """Return the number of all images, whatever `train.labeled_weight` says; without labels, of those accepted."""
         return counts.pool
 
     def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:
-        """The model, and the classes of all images that it was trained on, each counted once."""
+        """Return the model, and the classes of all images that it was trained on, each counted once."""
         state = local.state
         images = float(counts.labeled or counts.pool)
         classes = state[CLASSES] * (images / state[SEEN].clamp(min=1))
@@ -172,7 +172,7 @@ class CBAFed(Method):
         return super().upload(client, payload, local, counts)._replace(extras={CLASSES: classes, KNOWS: knows})
 
     def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
-        """The mean by images trained on, connected with that of older rounds; the classes of the round."""
+        """Return the mean by images trained on, mixed with that of older rounds, and the classes of the round."""
         mean = RunningMean()
         labeled, given = (torch.zeros_like(server.extras[CLASSES]) for _ in range(2))
         for u in uploads:
@@ -183,17 +183,17 @@ class CBAFed(Method):
             else:
                 given = given + classes
                 mean.add(packed("", u.weights), classes.sum().item())
-        weights = unpacked("", mean.value) if mean.value else server.weights  # nobody had anything to learn from
+        weights = unpacked("", mean.value) if mean.value else server.weights  # else no client had data to learn from
         labeled = labeled if labeled.any() else server.extras[LABELED]
         weights, older = self.connected_to_older(server, weights)
         extras = {CLASSES: labeled + given, LABELED: labeled, ROUNDS: server.extras[ROUNDS] + 1}
         return server._replace(weights=weights, extras={**extras, **clone(packed(OLDER, older))})
 
     def connected_to_older(self, server: Server, weights: Weights) -> tuple[Weights, Weights]:
-        """After rounds 5, 10, ... of the second stage, counted from 0: theta <- (older + theta) / 2; older <- theta."""
+        """Mix after rounds 5, 10, ... of the second stage, from 0: theta <- (older + theta) / 2; older <- theta."""
         t, older = int(server.extras[ROUNDS].item()) - self.burn_in, unpacked(OLDER, server.extras)
         if t < 0:
-            return weights, weights  # the second stage begins with the model of the first as the older one
+            return weights, weights  # the second stage starts with the model of the first as the older one
         if not self.residual or t == 0 or t % EVERY:
             return weights, older
         joined = Weights(*(mixed(KEPT_BY_SERVER, old, new) for old, new in zip(older, weights, strict=True)))
@@ -201,7 +201,9 @@ class CBAFed(Method):
 
 
 def first_stage(card: Card) -> int:
-    """As many epochs of the clients with labels alone as the run has rounds, at 11 epochs a round: 501 and 501."""
+    """Return the rounds of the first stage.
+
+    Clients with labels get as many epochs as the run has rounds, at 11 epochs a round: 501 and 501."""
     return card.rounds // 11
 
 

@@ -1,4 +1,4 @@
-"""CDMAD (Lee and Kim, CVPR 2024) as a plug-in: what a model says of an image, less what it says of a blank one."""
+"""CDMAD (Lee and Kim, CVPR 2024) as a plug-in: subtracts a model's logits of a blank image from all others."""
 
 from dataclasses import dataclass, fields
 from functools import cache
@@ -19,16 +19,16 @@ LEAST = 1e-30  # probability, in a logarithm
 
 
 def debias(p: Tensor, z_blank: Tensor) -> Tensor:
-    """softmax(z - z_blank), from p = softmax(z)."""
+    """Return softmax(z - z_blank), from p = softmax(z)."""
     return (p.clamp(min=LEAST).log() - z_blank).softmax(-1)
 
 
 @dataclass(frozen=True)
 class Debiased(FixMatch):
-    """Both models' predictions without their bias, after `start_rounds` rounds; the tested model is always without.
+    """Removes the bias of both models' predictions after `start_rounds` rounds; the tested model never has it.
 
-    The bias is what a model says of an image whose normalized values are all 1. It stands before a host's class, whose
-    answers it corrects: see `with_cdmad`.
+    The bias is a model's output for an image whose normalized values are all 1. This class is the first base class of a
+    corrected method: see `with_cdmad`.
     """
 
     start_rounds: float = 0
@@ -44,11 +44,11 @@ class Debiased(FixMatch):
         return self.corrected(super().ask_global(net, payload, state, batch), out, batch)
 
     def corrected(self, p: Tensor, blank: Out, batch: Batch) -> Tensor:
-        """The probabilities of a step, as they are at first."""
+        """Return the probabilities of a step, corrected from `start_rounds` on."""
         return torch.where(batch.clock.round > self.start_rounds, debias(p, blank.logits.detach()), p)
 
     def deploy(self, net: Net, server: Server) -> Weights:
-        """The host's model, with the bias in the last layer's: an ordinary model."""
+        """Return the host's model with the bias in its last layer, which is an ordinary model."""
         weights = super().deploy(net, server)
         blank = torch.ones(1, net.channels, net.size, net.size, device=weights.params[BIAS].device)
         bias = weights.params[BIAS] - net.infer(weights, blank).logits[0]
@@ -57,7 +57,7 @@ class Debiased(FixMatch):
 
 @cache
 def debiased(host: type[FixMatch]) -> type[Debiased]:
-    """A host's class with CDMAD before it."""
+    """Return a host's class with CDMAD as its first base class."""
     made: Any = type(f"{host.__name__}Debiased", (Debiased, host), {})
     kind: type[Debiased] = dataclass(frozen=True)(made)
     return kind

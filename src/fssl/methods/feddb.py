@@ -25,8 +25,8 @@ Shares = NDArray[np.float64]
 
 
 def debias(p: Tensor, pi: Tensor) -> Tensor:
-    """p_c / pi_c, normalized."""
-    q = p / pi.clamp(min=1e-12)  # a class that no image is given has p = 0 as well
+    """Return p_c / pi_c, normalized."""
+    q = p / pi.clamp(min=1e-12)  # a class without images has p = 0 as well
     return q / q.sum(-1, keepdim=True).clamp(min=1e-12)  # a row that no sweep has filled stays 0: never sure
 
 
@@ -59,7 +59,7 @@ class FedDB(FixMatch):
         return {**super().client_state(payload, task, counts), **own}
 
     def keep(self, local: Local) -> State:
-        """Nothing: the next round's sweep starts from a new table."""
+        """Return nothing, since the next round's sweep starts with a new table."""
         return {}
 
     def visit(self, net: Net, payload: Payload, local: Local, u_weak: Tensor, sweep: Sweep) -> Local:
@@ -95,7 +95,7 @@ class FedDB(FixMatch):
 
 
 def exact_shares(pi: Shares) -> Shares:
-    """The a of the simplex that minimizes ||sum_k a_k pi_k - 1/C||^2, by Wolfe's active-set method.
+    """Return the a of the simplex that minimizes ||sum_k a_k pi_k - 1/C||^2, by Wolfe's active-set method.
 
     A tiny multiple of ||a||^2 makes it unique: of equally good answers the most even one.
     """
@@ -111,7 +111,7 @@ def exact_shares(pi: Shares) -> Shares:
 
 
 def _within(gram: Shares, a: Shares, support: NDArray[np.bool_]) -> Shares:
-    """The best point whose support lies in the given one, clients that would get less than nothing left out."""
+    """Return the best point whose support lies in the given one, without clients that would get a negative share."""
     while True:
         best = np.zeros_like(a)
         solved = np.linalg.solve(gram[np.ix_(support, support)], np.ones(support.sum()))
@@ -125,7 +125,7 @@ def _within(gram: Shares, a: Shares, support: NDArray[np.bool_]) -> Shares:
 
 
 def released_shares(pi: Shares) -> Shares:
-    """What the released code computes: 100 times a step of SGD on the mean squared error, then a softmax.
+    """Return what the released code computes: 100 times a step of SGD on the mean squared error, then a softmax.
 
     Its optimizer is new in every step, so that Nesterov's momentum of 0.9 only multiplies the step by 1.9; its
     weight decay is 0.9. Softmax of numbers near 1/K is close to 1/K: the shares end up nearly uniform.

@@ -1,4 +1,4 @@
-"""FedDure (Bai et al., AAAI 2024): a student tells, by what it learns from a label, how to change the teacher."""
+"""FedDure (Bai et al., AAAI 2024): the progress of a student on a label decides how the teacher changes."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
@@ -23,7 +23,7 @@ class FedDure(FixMatch):
     """FixMatch for the teacher theta, which is uploaded, and a term weighed by the student phi's progress.
 
     The student starts as the broadcast in each round and is dropped after it. It runs in training mode only,
-    so it needs no running statistics of its own.
+    so it needs no separate running statistics.
     """
 
     student_rate: float = 1.0  # its learning rate relative to the teacher's
@@ -33,7 +33,7 @@ class FedDure(FixMatch):
 
     @property
     def needs(self) -> Needs:
-        return super().needs._replace(client_labels=True)  # what the student is judged by
+        return super().needs._replace(client_labels=True)  # they judge the student
 
     def start(self, payload: Payload, state: State) -> Local:
         local, phi = super().start(payload, state), payload.weights.params
@@ -42,18 +42,18 @@ class FedDure(FixMatch):
         )
 
     def extra(self, net: Net, payload: Payload, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
-        """d CE(f_theta(u_s), argmax f_theta(u_s)): towards or away from what the teacher says already."""
+        """Return d CE(f_theta(u_s), argmax f_theta(u_s)): towards or away from the teacher's own labels."""
         d, state = self.teach(net, local, batch, seen.votes)
         strong = seen.strong.logits
         return d * cross_entropy(strong, strong.detach().argmax(-1)), state
 
     def teach(self, net: Net, local: Local, batch: Batch, votes: State) -> tuple[Tensor, State]:
-        """The student's step on the teacher's labels, hard and without a threshold, as released."""
+        """Return d and the student's state after its step on the teacher's labels, hard and unmasked, as released."""
         right = votes["target"].argmax(-1) == batch.truth["u"] if self.oracle else torch.ones_like(votes["mask"])
         return self.try_out(net, local, batch, batch.u_weak, PseudoLabels(hard(votes["target"]), right))
 
     def try_out(self, net: Net, local: Local, batch: Batch, view: Tensor, labels: PseudoLabels) -> tuple[Tensor, State]:
-        """One step of the student: d, from its labeled loss before and after, and its state."""
+        """Return d, from the student's labeled loss before and after one step, and its state."""
 
         def loss(weights: Weights, state: State) -> Value:
             _, (x, u) = fit(net, weights, (batch.x, view), self.passes)

@@ -23,7 +23,7 @@ HIDDEN = 100
 
 
 def image_weights(w: State, p: Tensor) -> Tensor:
-    """h_w: class probabilities to a weight in (0, 1) for each image, through one hidden layer."""
+    """Return h_w: class probabilities to a weight in (0, 1) for each image, through one hidden layer."""
     hidden = (p @ w["in"] + w["in_bias"]).relu()
     return (hidden @ w["out"] + w["out_bias"]).sigmoid().squeeze(-1)
 
@@ -42,7 +42,7 @@ class FedDureFull(FedDure):
         return {**super().client_state(payload, task, counts), **put(REGULATOR, new_regulator(task))}
 
     def extra(self, net: Net, payload: Payload, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
-        """(1/B) sum m_i CE(f_theta(u_s), y_i) + d (1/B) sum CE(f_theta(u_s), y_i)."""
+        """Return (1/B) sum m_i CE(f_theta(u_s), y_i) + d (1/B) sum CE(f_theta(u_s), y_i), and the state."""
         labels = PseudoLabels(hard(seen.votes["target"]), seen.votes["mask"])
         w, m = self.regulate(net, local, batch, labels)
         weighed = labels._replace(mask=labels.mask * m)
@@ -52,7 +52,7 @@ class FedDureFull(FedDure):
         return self.weight * soft_cross_entropy(strong, weighed) + d * soft_cross_entropy(strong, labels), state
 
     def regulate(self, net: Net, local: Local, batch: Batch, labels: PseudoLabels) -> tuple[State, Tensor]:
-        """One step of w down the labeled loss after a virtual step of the student; and the weights m_i then."""
+        """Train w by one step on the labeled loss after a virtual step of the student; return w and weights m_i."""
         phi, w, buffers = take(PARAMS, local.state), take(REGULATOR, local.state), local.weights.buffers
         eta = self.optimizer.at(batch.clock).lr * self.student_rate
 
@@ -73,7 +73,7 @@ class FedDureFull(FedDure):
 
 
 def new_regulator(task: Task) -> State:
-    """The usual initialization of linear layers, U(-1/sqrt(n), 1/sqrt(n)) for n inputs; the same for every client."""
+    """Return the usual initialization of linear layers: U(-1/sqrt(n), 1/sqrt(n)) for n inputs everywhere."""
     c, rng = task.num_classes, stream(task.seed, "feddure regulator")
     shapes = {
         "in": (c, (c, HIDDEN)),

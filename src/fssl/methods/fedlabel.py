@@ -1,4 +1,4 @@
-"""FedLabel (Cho et al., ICCV 2023) with one model: of the local and the global one, the more decided labels."""
+"""FedLabel (Cho et al., ICCV 2023) with one model: the more decided of the local and the global model labels."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -28,7 +28,7 @@ class FedLabel(FixMatch):
         return self.mu_u * self.agreement(seen.strong.logits, seen.votes), local.state
 
     def agreement(self, logits: Tensor, votes: State) -> Tensor:
-        """kl_weight * 1/B_u * sum of rho KL(p_loser || p) over accepted images on which both models agree."""
+        """Return kl_weight * 1/B_u * sum of rho KL(p_loser || p) over accepted images on which both models agree."""
         p_l, p_g = votes["p_l"], votes["p_g"]
         loser = torch.where((self.score(p_l) > self.score(p_g)).unsqueeze(-1), p_g, p_l)
         weight = rho(p_l, p_g, self.score) * agreed(votes)
@@ -36,13 +36,13 @@ class FedLabel(FixMatch):
 
 
 def rho(p_l: Tensor, p_g: Tensor, score: Score) -> Tensor:
-    """The loser's score over the winner's, at most 1."""
+    """Return the loser's score over the winner's, at most 1."""
     s_l, s_g = score(p_l), score(p_g)
     return torch.minimum(s_l, s_g) / torch.maximum(s_l, s_g).clamp(min=1e-12)  # two flat predictions: 0
 
 
 def agreed(votes: State) -> Tensor:
-    """Accepted images that both models put into the same class."""
+    """Return which accepted images both models put into the same class."""
     return votes["mask"] & (votes["p_l"].argmax(-1) == votes["p_g"].argmax(-1))
 
 

@@ -33,13 +33,13 @@ from .base import Needs, RunningMean, Source, Value, descend, fit
 from .fedlabel import FedLabel, agreed, rho
 from .shared_settings import MuU, Passes, Tau, Weight, WinnerBy
 
-A, B = "A.", "B."  # the supervised and the unsupervised model, side by side in one set of weights
-COUNT = "fedlabel.count"  # pseudo-labels that B was given this round
+A, B = "A.", "B."  # the supervised and the unsupervised model, both in one set of weights
+COUNT = "fedlabel.count"  # number of pseudo-labels that B got this round
 
 
 @dataclass(frozen=True)
 class FedLabel2M(FedLabel):
-    """Both models start from the broadcast one; A and the broadcast model label for B, A alone teaches it.
+    """Both models start from the broadcast one; A and the broadcast model label for B, and only A teaches it.
 
     Until round `burn_in` is over B stays what it was. In every step both models learn; the released code
     first trains A for 30 steps and then B for 10.
@@ -57,7 +57,7 @@ class FedLabel2M(FedLabel):
         return {**super().client_state(payload, task, counts), COUNT: torch.zeros(())}
 
     def keep(self, local: Local) -> State:
-        """Nothing: pseudo-labels are counted anew each round."""
+        """Return nothing, since pseudo-labels are counted anew each round."""
         return {}
 
     def start(self, payload: Payload, state: State) -> Local:
@@ -87,7 +87,7 @@ class FedLabel2M(FedLabel):
         return hold(local, after, batch.clock.round <= self.burn_in), trace
 
     def agreement(self, logits: Tensor, votes: State) -> Tensor:
-        """kl_weight * mean of rho KL(p_A || p_B) over accepted images on which both labelers agree, weak views."""
+        """Return kl_weight * mean of rho KL(p_A || p_B) over accepted images where both labelers agree, weak views."""
         counts = agreed(votes)
         kl = rho(votes["p_l"], votes["p_g"], self.score) * kl_divergence(votes["p_l"], logits)
         return self.kl_weight * (counts * kl).sum() / counts.sum().clamp(min=1)
@@ -96,7 +96,7 @@ class FedLabel2M(FedLabel):
         return super().upload(client, payload, local, counts)._replace(extras={COUNT: local.state[COUNT].clone()})
 
     def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
-        """Half the plain mean of all A, half the mean of all B by their numbers of pseudo-labels (at least 1)."""
+        """Return half the plain mean of all A plus half the mean of all B by numbers of pseudo-labels (at least 1)."""
         mean_a, mean_b = RunningMean(), RunningMean()
         for u in uploads:
             mean_a.add(packed("", part(A, u.weights)), 1.0)
@@ -111,18 +111,18 @@ def pair(a: Weights, b: Weights) -> Weights:
 
 
 def pseudo_loss(logits: Tensor, votes: State) -> Tensor:
-    """Cross-entropy on accepted images, divided by their number: the released code drops the others."""
+    """Return the cross-entropy on accepted images, divided by their number: the released code drops the others."""
     per_image = image_cross_entropy(logits, votes["target"])
     return masked_mean(per_image, votes["mask"])
 
 
 def drift(params: State, reference: State) -> Tensor:
-    """Sum over tensors of the mean squared distance."""
+    """Return the sum over tensors of the mean squared distance."""
     return torch.stack([(p - reference[name]).square().mean() for name, p in params.items()]).sum()
 
 
 def hold(before: Local, after: Local, idle: Tensor) -> Local:
-    """The step without what it did to B, while B is idle."""
+    """Return the step; while B is idle, without its changes to B."""
 
     def held(old: State, new: State) -> State:
         return {name: torch.where(idle, old[name], t) if name.startswith(B) else t for name, t in new.items()}

@@ -36,9 +36,9 @@ OWN = "own."
 
 @dataclass(frozen=True)
 class FedLoKe(Method):
-    """Two trained models: a copy of the broadcast (`g`, uploaded) and the client's own (`l`, never leaves it).
+    """Two trained models: a copy of the broadcast (`g`, uploaded) and the client's own (`l`, never uploaded).
 
-    In a round the own model lies beside the copy under the prefix `own.`; between rounds it is client state.
+    In a round the own model is stored with the copy under the prefix `own.`; between rounds it is client state.
     """
 
     accept: Accept = EntropyThreshold()  # noqa: RUF009 (a frozen value)
@@ -55,11 +55,11 @@ class FedLoKe(Method):
         return Watched(tau=sure_from(self.accept))
 
     def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
-        """The own model starts as the first broadcast that the client gets."""
+        """Return the own model, which starts as the first broadcast that the client gets."""
         return kept(payload.weights)
 
     def start(self, payload: Payload, state: State) -> Local:
-        """theta_l <- mu theta_l + (1 - mu) theta_g, running statistics included; both move from there."""
+        """Set theta_l <- mu theta_l + (1 - mu) theta_g, running statistics included, and start both there."""
         old = unpacked(OWN, state)
         trees = [
             {**clone(new), **put(OWN, {name: torch.lerp(t, known[name], self.mu_own) for name, t in new.items()})}
@@ -85,13 +85,13 @@ class FedLoKe(Method):
         return descend(loss, self.optimizer.at(batch.clock), local)
 
     def vote(self, weak_l: Tensor, weak_g: Tensor) -> State:
-        """Each model's soft labels for the other; target and mask are those of the uploaded model."""
+        """Return each model's soft labels for the other; target and mask are those of the uploaded model."""
         p_l, p_g = (logits.detach().softmax(-1) for logits in (weak_l, weak_g))
         sure_l, sure_g = (self.accept.sure(p, {}) for p in (p_l, p_g))
         return {"p_l": p_l, "p_g": p_g, "sure_l": sure_l, "sure_g": sure_g, "target": p_l, "mask": sure_l}
 
     def ramp(self, batch: Batch) -> Tensor | float:
-        """mu_u min(1, t / T_u), rounds counted from 0, as released: the first one learns from labels alone."""
+        """Return mu_u min(1, t / T_u), rounds counted from 0, as released: the first round learns only from labels."""
         if self.ramp_rounds == 0:
             return self.mu_u
         return self.mu_u * ((batch.clock.round - 1) / self.ramp_rounds).clamp(max=1)
@@ -104,7 +104,7 @@ class FedLoKe(Method):
 
 
 def kept(weights: Weights) -> State:
-    """An own model as the client's state has it."""
+    """Return an own model in the form of client state."""
     return packed(OWN, weights)
 
 

@@ -23,13 +23,13 @@ from .shared_settings import RateFactor, Tau, Weight
 
 SIGMA, PSI, HELPER = "sigma.", "psi.", "helper.psi."
 PRESENT, ROUND, PROBE = "helper.present", "fedmatch.round", "fedmatch.probe"
-EMBEDDING = "embedding"  # beside a client's psi in the server's memory: what its model says of the probe
+EMBEDDING = "embedding"  # in the server's memory, with a client's psi: its model's output for the probe
 PSI_SHARE = 0.2  # psi starts as this multiple of sigma
 SMALLEST_PSI, SMALLEST_CHANGE = 5e-6, 5e-5  # below these an entry counts as zero, or is not sent
 
 
 def compose(sigma: State, psi: State) -> State:
-    """theta = sigma + psi; biases and BatchNorm have a sigma only."""
+    """Return theta = sigma + psi; biases and BatchNorm have only a sigma."""
     return {name: t + psi[name] if name in psi else t for name, t in sigma.items()}
 
 
@@ -38,7 +38,7 @@ def without_small(psi: State) -> State:
 
 
 def changes(new: State, old: State) -> State:
-    """What arrives when only changes that matter are sent."""
+    """Return the result of sending only the changes that matter."""
     return {name: torch.where((t - old[name]).abs() > SMALLEST_CHANGE, t, old[name]) for name, t in new.items()}
 
 
@@ -63,7 +63,7 @@ class FedMatch(Method):
 
     @property
     def needs(self) -> Needs:
-        """At least a client and its helpers."""
+        """Return that the method needs at least a client and its helpers."""
         return Needs(min_clients=1 + self.helpers, client_labels=True, own_optimizer=True)
 
     def recipe(self, usual: Recipe) -> Recipe:
@@ -75,7 +75,7 @@ class FedMatch(Method):
 
     @property
     def plain_sgd(self) -> Sgd:
-        """Its own: at the protocol's 0.1 the pull of psi to sigma would turn over, 1 - 2 * 0.1 * lam_l2 = -1."""
+        """Return the method's own optimizer."""
         return Sgd(self.lr, momentum=0.0, weight_decay=0.0)
 
     def init(self, net: Net, weights: Weights, task: Task) -> Server:
@@ -88,7 +88,7 @@ class FedMatch(Method):
         return new_plateau(next(iter(payload.weights.params.values()))) if self.patience else {}
 
     def payload(self, server: Server, client: int) -> Payload:
-        """The model, the psi of the nearest other clients, and whether these are to be used in this round."""
+        """Return the model, the psi of the nearest other clients, and whether to use these in this round."""
         near = nearest_clients({k: s[EMBEDDING] for k, s in server.memory.items()}, client, self.helpers)
         is_due = (server.extras[ROUND] + 1) % self.helper_interval == 0
         psi = {  # [H, ...]; zeros where too few clients are known, since shapes are fixed
@@ -111,7 +111,7 @@ class FedMatch(Method):
         return Local(weights, local.velocity, state), Trace(losses, trace.votes)
 
     def learn_sigma(self, net: Net, weights: Weights, psi: State, batch: Batch) -> tuple[State, State, Tensor]:
-        """Phase 1, gradient of sigma: labeled images, psi held fixed; running statistics are sigma's and move here."""
+        """Phase 1, gradient of sigma: labeled images, psi fixed; running statistics belong to sigma and move here."""
 
         def loss(weights: Weights, state: State) -> Value:
             buffers, (x,) = net.fit(Weights(compose(weights.params, psi), weights.buffers), batch.x)
@@ -154,7 +154,7 @@ class FedMatch(Method):
         return self.plain_sgd.update(params, zeros, grads)[0]
 
     def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:
-        """Entries that hardly changed are not sent: the server keeps its own."""
+        """Return the upload without entries that hardly changed, of which the server keeps its copies."""
         params = local.weights.params
         new = {**params, **put(PSI, without_small(take(PSI, params)))}
         weights = Weights(changes(new, payload.weights.params), local.weights.buffers)
@@ -164,7 +164,7 @@ class FedMatch(Method):
         return settled(local.state, self.patience) if self.patience else {}
 
     def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
-        """Uniform means; then each upload takes its client's place in the memory."""
+        """Return the server with uniform means, then store each upload in the memory of its client."""
         extras, memory = {**server.extras, ROUND: server.extras[ROUND] + 1}, dict(server.memory)
 
         def noted() -> Iterator[Upload]:
@@ -183,9 +183,9 @@ def softmax(out: Out) -> Tensor:
 
 
 def probe(channels: int, size: int, seed: int) -> Tensor:
-    """One noise image by whose predictions clients are compared: N(125, 125^2) truncated to 0 .. 255, over 255.
+    """Return one noise image to compare clients by their predictions: N(125, 125^2) truncated to 0 .. 255, over 255.
 
-    It is as large as the images, since some networks take no other size.
+    It has the size of the images, since some networks take no other size.
     """
     gauss, shape = NormalDist(125, 125), (1, channels, size, size)
     quantile = stream(seed, "fedmatch probe").uniform(gauss.cdf(0), gauss.cdf(255), shape)
@@ -193,13 +193,13 @@ def probe(channels: int, size: int, seed: int) -> Tensor:
 
 
 def remembered(net: Net, upload: Upload, probe: Tensor) -> State:
-    """What the server keeps of a client until its next upload."""
+    """Return what the server keeps of a client until its next upload."""
     said = softmax(net.infer(model_of(upload.weights), probe)).squeeze(0)
     return {EMBEDDING: said, **{name: t for name, t in upload.weights.params.items() if name.startswith(PSI)}}
 
 
 def nearest_clients(embeddings: dict[int, Tensor], client: int, number: int) -> list[int]:
-    """The other clients whose embeddings are closest; none if the client or so many others have not been seen."""
+    """Return the other clients with the closest embeddings; none if the client or too many others are still unseen."""
     others = sorted(k for k in embeddings if k != client)
     if client not in embeddings or len(others) < number:
         return []
@@ -208,7 +208,7 @@ def nearest_clients(embeddings: dict[int, Tensor], client: int, number: int) -> 
 
 
 def helper_models(payload: Payload, frozen: Weights) -> list[Weights]:
-    """sigma of this client with the psi of each helper."""
+    """Return models of this client's sigma with the psi of each helper."""
     psi = take(HELPER, payload.extras)
     number = len(next(iter(psi.values())))
     parts = [{name: t[h] for name, t in psi.items()} for h in range(number)]
@@ -216,7 +216,7 @@ def helper_models(payload: Payload, frozen: Weights) -> list[Weights]:
 
 
 def majority(p_l: Tensor, p_h: list[Tensor], present: Tensor) -> Tensor:
-    """One-hot label with most votes, ties to the lowest class; the local vote alone without helpers."""
+    """Return the one-hot label with most votes, ties to the lowest class; without helpers, the local vote."""
     return hard(hard(p_l) + present * torch.stack([hard(p) for p in p_h]).sum(0))
 
 

@@ -18,7 +18,7 @@ from .terms import Proximal, Term, add_terms
 
 
 class Seen(NamedTuple):
-    """What the trained model says of each view, with gradients, and the votes."""
+    """The trained model's outputs for each view, with gradients, and the votes."""
 
     x: Out
     weak: Out
@@ -28,11 +28,11 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class FixMatch(Method):
-    """One joint training-mode batch of labeled, weak and strong views; the labeler is two small choices.
+    """One joint training-mode batch of labeled, weak and strong views; two fields define the labels.
 
-    `accept` says which predictions are sure, `assign` picks the target. Every method derived
-    from this one can carry SAGE as a plug-in. What a field cannot say, a derived method says in one of eight
-    short answers: `ask_local`, `meet`, `ask_global`, `vote`, `remember`, `weight_at`, `supervised` and `extra`.
+    `accept` decides which predictions are sure, `assign` picks the target. Every method derived
+    from this one can carry SAGE as a plug-in. A derived method can also override one of eight short
+    functions: `ask_local`, `meet`, `ask_global`, `vote`, `remember`, `weight_at`, `supervised` and `extra`.
     """
 
     accept: Accept = FixedThreshold()  # noqa: RUF009 (a frozen value)
@@ -41,7 +41,7 @@ class FixMatch(Method):
     mu_u: float = 1.0
     label_bn: Literal["train", "eval"] = "train"  # statistics under which the local model labels
     oracle: bool = False  # drop wrong pseudo-labels (Fig. 1b)
-    extra_loss: ClassVar[str] = ""  # the name under which `extra` is recorded, such as l_c; unset: it is not
+    extra_loss: ClassVar[str] = ""  # the name under which records show `extra`, such as l_c; empty: not recorded
     hooks: ClassVar[tuple[str, ...]] = ("assign", "vote", "supervised", "extra")
 
     @property
@@ -56,30 +56,30 @@ class FixMatch(Method):
         return Watched(weight_in(self.assign), sure_from(self.accept))
 
     def relabeled(self, assign: Assign) -> Self:
-        """The method with another rule for targets, as plug-ins ask for it."""
+        """Return the method with another rule for targets; plug-ins call it."""
         return replace(self, assign=assign)
 
     def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
         return self.accept.init(task, counts)
 
     def look(self, net: Net, weights: Weights, batch: Batch) -> tuple[State, Sequence[Out]]:
-        """What the local model says of labeled images and of both views, in training mode: one joint batch."""
+        """Return the local model's outputs for labeled images and both views, in training mode: one joint batch."""
         return net.fit(weights, batch.x, batch.u_weak, batch.u_strong)
 
     def ask_local(self, net: Net, weights: Weights, weak: Out, batch: Batch) -> Tensor:
-        """p_l: what the trained model says of the unlabeled images, without a gradient."""
+        """Return p_l: the trained model's probabilities of the unlabeled images, without a gradient."""
         return weak.logits.detach().softmax(-1)
 
     def meet(self, x: Out, p_l: Tensor, batch: Batch, state: State) -> State:
-        """The client's state before the votes, given what the trained model says of labeled and unlabeled images."""
+        """Return the client's state before the votes, given outputs for labeled and unlabeled images."""
         return {**state, **self.accept.observe(p_l, state)}
 
     def ask_global(self, net: Net, payload: Payload, state: State, batch: Batch) -> Tensor:
-        """p_g: what the broadcast model says of the unlabeled images."""
+        """Return p_g: the broadcast model's probabilities of the unlabeled images."""
         return net.infer(payload.weights, batch.u_weak).logits.softmax(-1)
 
     def vote(self, p_l: Tensor, p_g: Tensor, payload: Payload, state: State, batch: Batch) -> State:
-        """Both models' probabilities and what becomes of them."""
+        """Return both models' probabilities, the targets and the mask."""
         sure_l, sure_g = self.accept.sure(p_l, state), self.accept.sure(p_g, state)
         target, mask = self.assign(p_l, p_g, sure_l, sure_g)
         if self.accept.weighs:
@@ -87,7 +87,7 @@ class FixMatch(Method):
         return {"p_l": p_l, "p_g": p_g, "sure_l": sure_l, "sure_g": sure_g, "target": target, "mask": mask}
 
     def votes_on(self, p_l: Tensor, p_g: Tensor, payload: Payload, state: State, batch: Batch) -> State:
-        """What `vote` says, whoever wrote it; an oracle drops the wrong labels."""
+        """Return the result of `vote`, also of an overridden one; an oracle drops the wrong labels."""
         votes = self.vote(p_l, p_g, payload, state, batch)
         if not self.oracle:
             return votes
@@ -95,21 +95,21 @@ class FixMatch(Method):
         return {**votes, "mask": votes["mask"] * is_right}  # a mask may weigh images
 
     def remember(self, votes: State, batch: Batch, state: State) -> State:
-        """The client's state after the votes."""
+        """Return the client's state after the votes."""
         return {**state, **self.accept.update(votes, batch.u_slot, state)}
 
     def weight_at(self, clock: Clock) -> Tensor | float:
-        """The weight of L_u at a step."""
+        """Return the weight of L_u at a step."""
         return self.mu_u
 
     def supervised(self, x: Out, batch: Batch) -> Tensor:
-        """L_s, given what the trained model says of the labeled images."""
+        """Return L_s, given the trained model's outputs for the labeled images."""
         return supervised_loss(x.logits, batch)
 
     def extra(self, net: Net, payload: Payload, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
-        """A further term of the loss, and the client's state after it; `local.state` already knows the votes.
+        """Return a further term of the loss, and the client's state after it; `local.state` already includes the votes.
 
-        `extra_loss` is the name under which records have the term beside l_s and l_u.
+        `extra_loss` is the name of the term in records, where it stands next to l_s and l_u.
         """
         return torch.zeros_like(batch.has_labels), local.state
 
@@ -130,7 +130,7 @@ class FixMatch(Method):
             if batch.has_unlabeled is not None:
                 term = term * batch.has_unlabeled
             total = add_terms(l_s + self.weight_at(batch.clock) * l_u + term, self.terms, weights, payload)
-            if not self.asks_global:  # p_g only stood in for an argument nobody read
+            if not self.asks_global:  # p_g only filled an argument that is never read
                 del votes["p_g"], votes["sure_g"]
             losses = {"l_s": l_s.detach(), "l_u": l_u.detach()}
             if self.extra_loss:
@@ -145,7 +145,7 @@ class FixMatch(Method):
 
 
 def counted(votes: State, batch: Batch) -> State:
-    """The votes, of which none counts at a client that is to train on its labels alone."""
+    """Return the votes; at a client that is to train on labels only, none of them counts."""
     if batch.has_unlabeled is None:
         return votes
     return {**votes, "mask": votes["mask"] * (batch.has_unlabeled > 0)}  # a mask may be of booleans or of weights

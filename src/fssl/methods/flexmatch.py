@@ -13,13 +13,13 @@ from .shared_settings import MuU, Tau
 
 @dataclass(frozen=True)
 class FlexMatch(FixMatch):
-    """FixMatch whose acceptance table may be forgotten at the start of each round."""
+    """FixMatch whose acceptance table may be cleared at the start of each round."""
 
     accept: FlexThreshold = FlexThreshold()  # noqa: RUF009
-    count: Literal["final", "local"] = "final"  # what a plug-in that changes labels writes into the table
+    count: Literal["final", "local"] = "final"  # the vote that the table records if a plug-in changes labels
 
     def relabeled(self, assign: Assign) -> Self:
-        """The table follows the labels that are trained on, unless `count` says otherwise."""
+        """Return the method with another rule; by default the table follows the labels trained on."""
         return replace(super().relabeled(assign), accept=replace(self.accept, count=self.count))
 
     def start(self, payload: Payload, state: State) -> Local:
@@ -29,7 +29,7 @@ class FlexMatch(FixMatch):
 
 
 def clear_table(state: State) -> State:
-    """The table as it was before the client's first round."""
+    """Return the state with the table as before the client's first round."""
     return {**state, "flex.table": state["flex.table"].clamp(max=UNSEEN)}
 
 

@@ -20,7 +20,7 @@ NO_WEIGHT = 1e-12  # of a client whose model is sure of everything
 
 
 def thresholds(table: Tensor) -> tuple[Tensor, Tensor]:
-    """tau, and tau_c of each class, from the broadcast model's probabilities [slots, C]; empty slots are all 0.
+    """Return tau, and tau_c of each class, from the broadcast model's probabilities [slots, C]; empty slots are all 0.
 
     tau = mean_i max q_i, p_c = mean_i q_i(c), tau_c = tau p_c / max p. Means are taken in double precision: of equal
     probabilities they are these, so that an image is not below its own mean.
@@ -31,7 +31,7 @@ def thresholds(table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def asam(params: State, g: State, rho: float) -> State:
-    """w* = w + rho t^2 g / (||t g|| + 1e-16), with t = |w| + 0.01 for weights and 1 for biases."""
+    """Return w* = w + rho t^2 g / (||t g|| + 1e-16), with t = |w| + 0.01 for weights and 1 for biases."""
     t = {name: p.abs() + ETA if name.endswith("weight") else torch.ones_like(p) for name, p in params.items()}
     norm = torch.stack([(t[name] * g[name]).square().sum() for name in params]).sum().sqrt()
     return {name: p + rho * t[name].square() * g[name] / (norm + NO_NORM) for name, p in params.items()}
@@ -71,12 +71,12 @@ class FLFL(SemiFL):
         return Local(Weights(params, buffers), velocity, state), trace
 
     def flatness(self, net: Net, local: Local, batch: Batch) -> tuple[State, Tensor]:
-        """The gradient at w* of L_cs = 1/|u| sum_{u in H} KL(softmax s_0 || softmax f_{w*}(S(u))), and L_cs."""
+        """Return L_cs and its gradient at w*, L_cs = 1/|u| sum_{u in H} KL(softmax s_0 || softmax f_{w*}(S(u)))."""
         weights, q, real = local.weights, local.state[TABLE][batch.u_slot], batch.extras["real"]
         sure = real * (q.amax(-1) >= self.tau)  # H
 
         def perturbing(weights: Weights, state: State) -> Value:
-            """L_p: CE over H; its logits are s_0."""
+            """Return L_p: CE over H; its logits are s_0."""
             _, (strong,) = net.fit(weights, batch.u_strong)
             l_p = masked_mean(cross_entropies(strong.logits, q.argmax(-1)), sure)
             return l_p, ({}, {"s_0": strong.logits}, Trace({}, {}))
@@ -99,7 +99,7 @@ class FLFL(SemiFL):
         return upload._replace(extras={**upload.extras, TAU: tau.float()})
 
     def share(self, upload: Upload) -> float:
-        """1 - tau_k: who is less sure counts more."""
+        """Return 1 - tau_k: a less sure client counts more."""
         if self.shares == "uniform" or not upload.extras[USED] > 0:
             return super().share(upload)
         return max(1 - float(upload.extras[TAU]), NO_WEIGHT)

@@ -65,12 +65,12 @@ METHODS: dict[str, Callable[..., Method]] = {
     "semianagg": semianagg,
 }
 PLUGINS: dict[str, Callable[..., Method]] = {"sage": with_sage, "oracle": with_oracle, "cdmad": with_cdmad}
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function in the text of a method: another one in each process
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function in the text of a method: differs between processes
 FROM_LABELS = Supervised(steps="labeled")  # how a server with labels learns, whatever its clients do
 
 
 def settings_of(builder: Callable[..., Method]) -> dict[str, Setting]:
-    """A builder's keyword arguments: the signature is the schema."""
+    """Return a builder's keyword arguments as settings: the signature is the schema."""
     settings = {key: setting for key, setting in schema_of(builder).items() if not setting.is_required}
     for key in METHOD_KEYS:
         if key in settings:
@@ -85,7 +85,7 @@ defaults_on, full_settings = BUILDERS.defaults_on, BUILDERS.full_settings
 
 
 def know_method(method: Method | Callable[..., Method]) -> str:
-    """Let settings refer to a method of a script, or to the function that builds it.
+    """Register a method of a script, or the function that builds it, so that settings can name it.
 
     Returns:
         Its name in the settings, for this process.
@@ -103,7 +103,7 @@ def know_method(method: Method | Callable[..., Method]) -> str:
 
 
 def build_method(name: str, settings: Mapping[str, Any]) -> Method:
-    """Build the method that a name and its settings stand for.
+    """Return the method that a name and its settings describe.
 
     Args:
         name: A method of the list, or FILE.py:FUNCTION, with plug-ins or without, such as "flexmatch+sage".
@@ -127,10 +127,10 @@ def build_method(name: str, settings: Mapping[str, Any]) -> Method:
 
 
 def check_effect(runs: Iterable[tuple[Config, Method]]) -> None:
-    """Raise if a setting is not the default and yet changes nothing in any of the runs that have it.
+    """Raise if a setting differs from its default but changes nothing in any of the runs that have it.
 
     Args:
-        runs: Settings as a user gave them, and the method that they build.
+        runs: Settings as the user gave them, and the method that they build.
     """
     useful: set[str] = set()
     useless: dict[str, str] = {}
@@ -150,19 +150,19 @@ def check_effect(runs: Iterable[tuple[Config, Method]]) -> None:
 
 
 def differs_without(key: str, name: str, settings: Mapping[str, Any], method: Method) -> bool:
-    """Whether a setting makes another method of it; assumed of methods that cannot be compared."""
-    if "__eq__" not in vars(type(method)):  # no dataclass of its own, so equality would miss its fields
+    """Return whether a setting changes the method; True for methods that cannot be compared."""
+    if "__eq__" not in vars(type(method)):  # not a dataclass itself, so equality would miss its fields
         return True
     try:
         without = build_method(name, {k: v for k, v in settings.items() if k != key})
-        training = {f.name: getattr(method, f.name) for f in fields(Method)}  # what a run has set
+        training = {f.name: getattr(method, f.name) for f in fields(Method)}  # set by a run
         return replace(without, **training) != method
     except RuntimeError:  # tensors among its fields
         return True
 
 
 def replaced_notice(name: str, method: Method) -> str:
-    """A notice that SAGE replaced all of a user's own method; empty if something of it is left."""
+    """Return a notice that SAGE replaced all of a user's method; empty if some of it is left."""
     if not is_users(name) or "sage" not in split_name(name)[1] or not is_sage(method):
         return ""
     return f"method '{name}': the plug-in replaces all that the method adds to fixmatch-lpl, so this is SAGE itself"

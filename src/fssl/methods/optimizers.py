@@ -17,7 +17,7 @@ from ..types import Clock, State
 TensorList = list[Tensor]
 Rate = float | Tensor
 DecayOn = Literal["all", "weights"]
-SQUARE, STEPS = "@square", "@steps"  # Adam's other moment and number of steps, beside each parameter's first
+SQUARE, STEPS = "@square", "@steps"  # stored with each parameter's first moment: Adam's second one and number of steps
 EPSILON = 1e-8  # Adam's
 NO_NORM = 1e-6  # added to a gradient's norm before it divides, as torch does
 
@@ -34,15 +34,15 @@ class Optimizer:
     weight_decay: float = 1e-4
     decay_on: DecayOn = "all"  # or on tensors with two axes or more: neither on biases nor on scales of norms
     clip: float | None = None  # the largest norm of all gradients together
-    scheduled: bool = False  # the rate moves, and is not known yet
+    scheduled: bool = False  # whether the rate follows a schedule and is not known yet
 
     def at(self, clock: Clock) -> Self:
-        """The optimizer with the rate of a step."""
+        """Return the optimizer with the rate of a step."""
         return replace(self, lr=self.lr * at_hand(clock.rate), scheduled=False) if self.scheduled else self
 
     @property
     def rate(self) -> Rate:
-        """The rate of this step; refuses to take one of an unknown place in the schedule."""
+        """Return the rate of this step; raise if the place in the schedule is unknown."""
         if self.scheduled:
             raise UserError(
                 "train.schedule or train.cooldown moves the rate, and its step does not ask for it:"
@@ -51,12 +51,12 @@ class Optimizer:
         return self.lr
 
     def start(self, params: State, velocity: State | None = None) -> State:
-        """What the optimizer remembers before its first step: nothing, or a velocity where one is given."""
+        """Return the optimizer's memory before its first step: empty, or a given velocity."""
         given = velocity or {}
         return {name: given[name].clone() if name in given else torch.zeros_like(p) for name, p in params.items()}
 
     def update(self, params: State, velocity: State, grads: State) -> tuple[State, State]:
-        """Take one step: the new parameters, and what is remembered."""
+        """Return the new parameters and the optimizer's memory after one step."""
         raise NotImplementedError
 
     def clipped(self, grads: TensorList) -> TensorList:
@@ -77,13 +77,13 @@ class Sgd(Optimizer):
         p, v, g = ([tree[name] for name in names] for tree in (params, velocity, grads))
         decayed = self.decayed(p, self.clipped(g))
         new_v = torch._foreach_mul(v, self.momentum)
-        torch._foreach_add_(new_v, decayed)  # no memory is asked for a second time: new_v is nobody else's yet
+        torch._foreach_add_(new_v, decayed)  # in place, to allocate no more memory: no other code has new_v yet
         slope = torch._foreach_add(decayed, new_v, alpha=self.momentum) if self.nesterov else new_v
         new_p = stepped(p, list(slope), self.rate)
         return dict(zip(names, new_p, strict=True)), dict(zip(names, new_v, strict=True))
 
     def decayed(self, p: TensorList, g: TensorList) -> TensorList:
-        """g + weight_decay p, where parameters decay."""
+        """Return g + weight_decay p, where parameters decay."""
         if self.decay_on == "all":
             return list(torch._foreach_add(g, p, alpha=self.weight_decay))
         return [g_i + self.weight_decay * p_i if self.decays(p_i) else g_i for p_i, g_i in zip(p, g, strict=True)]
@@ -91,7 +91,7 @@ class Sgd(Optimizer):
 
 @dataclass(frozen=True)
 class AdamW(Optimizer):
-    """Adam whose weight decay is apart from the gradient; the count of steps stands beside each parameter."""
+    """Adam with weight decay separate from the gradient; each parameter has its own count of steps."""
 
     beta2: float = 0.999
 
@@ -114,7 +114,7 @@ class AdamW(Optimizer):
         return dict(zip(names, new, strict=True)), kept
 
     def moved(self, p: Tensor, m: Tensor, v: Tensor, t: Tensor) -> Tensor:
-        """p (1 - lr weight_decay) - lr m^ / (sqrt(v^) + epsilon), both moments without their bias to zero."""
+        """Return p (1 - lr weight_decay) - lr m^ / (sqrt(v^) + epsilon), both moments without their bias to zero."""
         if self.decays(p):
             p = p * (1 - self.rate * self.weight_decay)
         size = self.rate / (1 - self.momentum**t)
@@ -122,26 +122,26 @@ class AdamW(Optimizer):
 
 
 def at_hand(factor: Tensor) -> Rate:
-    """A schedule's factor as a number, where it can be read at once: then a factor of 1 changes no bit of a step.
+    """Return a schedule's factor as a number if it can be read at once: a factor of 1 then changes no bit of a step.
 
-    A GPU would have to be waited for, and compiled code would be compiled anew for every number.
+    A GPU would have to synchronize, and compiled code would be compiled anew for every number.
     """
     if not factor.is_cpu or isinstance(factor, FakeTensor):
         return factor
     try:
         return factor.item()
-    except RuntimeError:  # a step that is tried on shapes alone has no values
+    except RuntimeError:  # a step that is traced on shapes only has no values
         return factor
 
 
 def stepped(p: TensorList, slope: TensorList, lr: Rate) -> TensorList:
-    """p - lr slope."""
+    """Return p - lr slope."""
     if isinstance(lr, Tensor):
         return list(torch._foreach_sub(p, torch._foreach_mul(slope, lr.to(slope[0].dtype))))
     return list(torch._foreach_add(p, slope, alpha=-lr))
 
 
 def clip_norm(grads: TensorList, most: float) -> TensorList:
-    """Gradients scaled so that their norm, taken over all of them, is at most this."""
+    """Return gradients scaled so that their norm, taken over all of them, is at most `most`."""
     norm = torch.stack(torch._foreach_norm(grads)).norm()
     return list(torch._foreach_mul(grads, (most / (norm + NO_NORM)).clamp(max=1.0)))

@@ -1,4 +1,4 @@
-"""A client's learning rate that falls when its loss does not: what it measured, and the factor that it lowers."""
+"""A client's learning rate that falls when its loss does not: the measured losses, and the factor of the rate."""
 
 import torch
 from torch import Tensor
@@ -11,18 +11,18 @@ DIVISOR = 3.0
 
 
 def new_plateau(like: Tensor) -> State:
-    """Nothing measured yet, and the whole rate."""
+    """Return the initial state: nothing measured yet, and a factor of 1."""
     zero = torch.zeros((), device=like.device)
     return {FACTOR: zero + 1, BEST: zero + torch.inf, STALE: zero, TOTAL: zero.clone(), STEPS: zero.clone()}
 
 
 def measured(state: State, loss: Tensor, counts: Tensor) -> State:
-    """One step's loss more; `counts` is 0 where there was nothing to measure."""
+    """Return the state with one more step's loss; `counts` is 0 where nothing was measured."""
     return {**state, TOTAL: state[TOTAL] + loss * counts, STEPS: state[STEPS] + counts}
 
 
 def settled(state: State, patience: int) -> State:
-    """After a round: a third of the rate once `patience` rounds of the client in a row had no lower mean loss."""
+    """Return the state after a round; the rate falls to a third after `patience` rounds without a lower mean loss."""
     mean = state[TOTAL] / state[STEPS]  # nan, which is neither lower nor stale, if nothing was measured
     is_lower, is_stale = mean < state[BEST], mean >= state[BEST]
     stale = torch.where(is_lower, 0.0, state[STALE] + is_stale)

@@ -27,21 +27,21 @@ LEAST_SIMILARITY = 1e-6  # a negative must be at least this close (released code
 
 
 class Sets(NamedTuple):
-    """Which classes a row may belong to [N, C], and how much each proxy counts."""
+    """The classes that a row may belong to [N, C], and how much each proxy counts."""
 
     s: Tensor
     weight: Tensor
 
 
 def category_sets(p: Tensor, sure: Tensor, prior: Tensor) -> Sets:
-    """A sure row has its likeliest class; an undecided one every class that is likelier than the prior."""
+    """Return sets: for a sure row its likeliest class; for an undecided one every class likelier than the prior."""
     likeliest, likelier = hard(p), (p > prior).to(p.dtype)
     s = torch.where(sure.unsqueeze(-1), likeliest, likelier)
     return Sets(s, torch.where(sure.unsqueeze(-1), likeliest, p * likelier))
 
 
 def icpl(f: Tensor, omega: Tensor, sets: Sets, num_labeled: int) -> Tensor:
-    """Mean over the unlabeled rows of log(e^s + sum over negatives of e^(f_i f_j)) - s.
+    """Return the mean over the unlabeled rows of log(e^s + sum over negatives of e^(f_i f_j)) - s.
 
     f [N, d] are features, omega [C, d] proxies. Labeled rows come first and only serve as negatives: rows whose
     set shares no class with row i's, which is (S S^T)_ij = 0.
@@ -81,7 +81,7 @@ class ProxyFL(FixMatch):
         return self.beta * self.contrast(net, payload, local, batch, seen), {**local.state, COUNTS: counts}
 
     def contrast(self, net: Net, payload: Payload, local: Local, batch: Batch, seen: Seen) -> Tensor:
-        """L_c over labeled, weak and strong rows; both views of an image have the weak view's probabilities."""
+        """Return L_c over labeled, weak and strong rows; both views of an image have the weak view's probabilities."""
         p_x, sure_x = self.labeled_sets(net, payload, local.state, batch)
         p_g, mask = seen.votes["p_g"], seen.votes["mask"]
         sets = category_sets(torch.cat([p_x, p_g, p_g]), torch.cat([sure_x, mask, mask]), payload.extras[PRIOR])
@@ -89,7 +89,7 @@ class ProxyFL(FixMatch):
         return icpl(*self.embed(local.weights.params, feature), sets, len(batch.y))
 
     def embed(self, params: State, feature: Tensor) -> tuple[Tensor, Tensor]:
-        """Features and classifier rows: behind a head each and normalized (released), or as they are (paper)."""
+        """Return features and classifier rows: each behind a head and normalized (released), or unchanged (paper)."""
         if self.space == "raw":
             return feature, params[CLASSIFIER]
         f = F.linear(feature, params[f"{FEATURES}weight"], params[f"{FEATURES}bias"])
@@ -97,7 +97,7 @@ class ProxyFL(FixMatch):
         return F.normalize(f, dim=-1), F.normalize(omega, dim=-1)
 
     def labeled_sets(self, net: Net, payload: Payload, state: State, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Probabilities and sureness of labeled rows: the global model's (released), or the true class (paper)."""
+        """Return probabilities and sureness of labeled rows: the global model's (released) or the truth (paper)."""
         p = net.infer(payload.weights, batch.x).logits.softmax(-1)
         sure = self.accept.sure(p, state)
         if self.icpl_labels == "global":
@@ -129,7 +129,7 @@ class ProxyFL(FixMatch):
         return server._replace(weights=tuned, extras={**server.extras, PRIOR: prior})
 
     def new_prior(self, prior: Tensor, counts: Tensor) -> Tensor:
-        """pi <- ema pi + (1 - ema) pooled counts; a round that counted nothing leaves it."""
+        """Return pi <- ema pi + (1 - ema) pooled counts; unchanged if a round counted nothing."""
         total = counts.sum()
         histogram = torch.where(total > 0, counts / total.clamp(min=1), prior)
         return prior + (1 - self.ema) * (histogram - prior)
@@ -139,7 +139,7 @@ class ProxyFL(FixMatch):
 
 
 def new_heads(classifier: Tensor, seed: int) -> State:
-    """A linear layer's usual initialization, U(-1/sqrt(d), 1/sqrt(d))."""
+    """Return a linear layer's usual initialization, U(-1/sqrt(d), 1/sqrt(d))."""
     d = classifier.shape[-1]
     rng = stream(seed, "proxyfl heads")
     shapes = {f"{FEATURES}weight": (d, d), f"{FEATURES}bias": (d,), f"{PROXIES}weight": (d, d)}
@@ -148,7 +148,7 @@ def new_heads(classifier: Tensor, seed: int) -> State:
 
 
 def epochs_for(card: Card) -> int | None:
-    """How often to go through 8 clients' rows, 4 at a time, for 2000 steps; unknown without classes."""
+    """Return the epochs over 8 clients' rows, 4 at a time, for 2000 steps; None without classes."""
     return max(1, 1000 // card.num_classes) if card.num_classes else None
 
 

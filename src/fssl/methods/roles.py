@@ -10,7 +10,7 @@ from .optimizers import Optimizer
 
 
 def shown_to(batch: Batch, view: str, labeled: str = "x") -> tuple[Tensor, Tensor]:
-    """The images that a client trains on, and their labels, which mean nothing for a client without any.
+    """Return the images that a client trains on, and their labels, which are meaningless for a client without labels.
 
     They are labeled images for a client that has some, else a view of its pool. Labeled ones are repeated until they
     are as many as the view shows: neither the mean over a batch nor its statistics change by that.
@@ -21,11 +21,11 @@ def shown_to(batch: Batch, view: str, labeled: str = "x") -> tuple[Tensor, Tenso
 
 
 def at_rate(optimizer: Optimizer, batch: Batch, unlabeled_rate: float) -> Optimizer:
-    """The optimizer of a client at this step: without labels, it learns at another rate."""
+    """Return the optimizer of a client at this step; clients without labels have another rate."""
     here, factor = optimizer.at(batch.clock), batch.has_labels + (1 - batch.has_labels) * unlabeled_rate
     return replace(here, lr=here.lr * factor)
 
 
 def mixed(share: float | Tensor, old: State, new: State) -> State:
-    """share old + (1 - share) new; counters are the new ones."""
+    """Return share old + (1 - share) new; counters are the new ones."""
     return {name: torch.lerp(t, old[name], share) if t.is_floating_point() else t.clone() for name, t in new.items()}

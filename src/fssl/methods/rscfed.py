@@ -38,18 +38,18 @@ AGAIN = "u_again"  # a second weak view
 
 
 def sharpened(p: Tensor) -> Tensor:
-    """q_c = p_c^2 / sum p^2: temperature 1/2."""
+    """Return q_c = p_c^2 / sum p^2: temperature 1/2."""
     q = p.square()
     return q / q.sum(-1, keepdim=True)
 
 
 def teacher_share(steps: Tensor, most: float) -> Tensor:
-    """alpha = min(1 - 1 / (i + 1), most) at a client's step i, counted from 0: its first step gives it the student."""
+    """Return alpha = min(1 - 1 / (i + 1), most) at a client's step i, from 0; alpha = 0 copies the student."""
     return (1 - 1 / (steps + 1)).clamp(max=most)
 
 
 def distance(model: State, mean: State) -> float:
-    """d: the sum over tensors of their distances."""
+    """Return d: the sum over tensors of their distances."""
     return float(torch.stack([torch.linalg.vector_norm(t - mean[name]) for name, t in model.items()]).sum())
 
 
@@ -66,7 +66,7 @@ class Member:
 class RSCFed(Method):
     """Mean teacher at clients without labels; `groups` groups of clients train in a round, and may share clients.
 
-    A client begins in each of its groups with the broadcast model, and goes on with its momentum and its teacher.
+    A client starts in each of its groups with the broadcast model, and keeps its momentum and its teacher.
     """
 
     groups: int = 3
@@ -82,11 +82,11 @@ class RSCFed(Method):
         return Needs(groups=self.groups, client_labels=True)
 
     def recipe(self, usual: Recipe) -> Recipe:
-        """Clients with labels train on nothing else, whatever `train.labels_alone` says."""
+        """Return the recipe; clients with labels train only on these, whatever `train.labels_alone` says."""
         return replace(usual, views=("x", "u_weak", AGAIN), shuffles=True, labels_alone=False)
 
     def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
-        """The teacher begins as the first broadcast that the client gets; its buffers stay what they are then."""
+        """Return the teacher, which starts as the client's first broadcast; its buffers never change."""
         return {STEPS: torch.zeros(()), **clone(packed(TEACHER, payload.weights))}
 
     def start(self, payload: Payload, state: State) -> Local:
@@ -122,7 +122,7 @@ class RSCFed(Method):
         return after._replace(state=self.remembered(after, teacher, batch)), trace
 
     def remembered(self, after: Local, teacher: Weights, batch: Batch) -> State:
-        """The state after a step: the teacher follows the student, and the group has the model."""
+        """Return the state after a step: the teacher follows the student, and the model is stored for the group."""
         state = after.state
         params = mixed(teacher_share(state[STEPS], self.ema), teacher.params, after.weights.params)
         models: State = {}
@@ -134,11 +134,11 @@ class RSCFed(Method):
         return {**state, **own, **models, MEMBER: member}
 
     def num_samples(self, counts: Counts) -> int:
-        """All its images: `boost` takes the place of `train.labeled_weight`."""
+        """Return the number of all images: `boost` replaces `train.labeled_weight`."""
         return counts.pool
 
     def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:
-        """A model for each group, the first group's as the model itself: the broadcast where it was not drawn."""
+        """Return a model for each group, with the first group's as the model itself; the broadcast where not drawn."""
         state, first = local.state, group_name(0)
         others = {name: t.clone() for name, t in drop(first, state).items() if name.startswith(IN)}
         knows = torch.full_like(state[STEPS], float(counts.labeled > 0))
@@ -146,7 +146,7 @@ class RSCFed(Method):
         return made._replace(extras={**others, MEMBER: state[MEMBER].clone(), KNOWS: knows})
 
     def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
-        """The plain mean of the groups' means."""
+        """Return the plain mean of the groups' means."""
         groups: list[list[Member]] = [[] for _ in range(self.groups)]
         for u in uploads:
             for m, takes_part in enumerate(u.extras[MEMBER].tolist()):
@@ -155,19 +155,19 @@ class RSCFed(Method):
                     groups[m].append(Member(weights, u.num_samples, bool(u.extras[KNOWS].item())))
         mean = RunningMean()
         for made in map(self.group_mean, groups):
-            if made:  # with boost = 0 members may all count nothing
+            if made:  # with boost = 0 all members may weigh nothing
                 mean.add(made, 1.0)
         return server._replace(weights=unpacked("", mean.value)) if mean.value else server
 
     def group_mean(self, members: Sequence[Member]) -> State:
-        """theta = sum of w_i theta_i."""
+        """Return theta = sum of w_i theta_i."""
         mean = RunningMean()
         for member, weight in zip(members, self.group_weights(members), strict=True):
             mean.add(packed("", member.weights), weight)
         return mean.value
 
     def group_weights(self, members: Sequence[Member]) -> list[float]:
-        """w_i ~ n_i exp(-beta d_i / n_i), d_i the distance to the mean by size; then more for clients with labels."""
+        """Return w_i ~ n_i exp(-beta d_i / n_i), d_i the distance to the mean; `boost` raises clients with labels."""
         if not members:
             return []
         by_size = RunningMean()
@@ -176,7 +176,7 @@ class RSCFed(Method):
         beta = self.beta if any(member.knows for member in members) else self.beta_unlabeled
         sizes = np.array([member.size for member in members], dtype=np.float64)
         far = beta * np.array([distance(member.weights.params, by_size.value) for member in members]) / sizes
-        shares = sizes * np.exp(far.min() - far)  # the nearest counts fully: no number gets lost
+        shares = sizes * np.exp(far.min() - far)  # the nearest counts fully, which prevents underflow
         return [float(w * (self.boost if member.knows else 1)) for w, member in zip(shares, members, strict=True)]
 
 

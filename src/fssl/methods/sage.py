@@ -60,7 +60,7 @@ def with_sage(
 
 
 def is_sage(method: Method) -> bool:
-    """Whether a method is SAGE with some of its own settings, and no more."""
+    """Return whether a method is SAGE with only settings of its own."""
     if type(method) is not FixMatch or not isinstance(method.assign, Sage) or type(method.accept) is not FixedThreshold:
         return False
     own = ("accept", "assign", "mu_u", "label_bn", "oracle", *(field.name for field in fields(Method)))

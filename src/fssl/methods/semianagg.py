@@ -1,4 +1,4 @@
-"""SemiAnAgg (Elbatel et al., TMLR 2024): clients weigh by how unlike a random network they see the images."""
+"""SemiAnAgg (Elbatel et al., TMLR 2024): weighs clients by how unlike a random network they see the images."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -33,14 +33,14 @@ from .base import Method, Needs, Recipe, RunningMean, Source, Value, Watched, de
 from .roles import at_rate, shown_to
 from .shared_settings import Tau, UnlabeledRate
 
-ANCHOR = "anchor."  # a random network, the same for all clients, that nobody trains
-SUMS, NUMBERS = "semianagg.sums", "semianagg.numbers"  # of cosines by class, and of images that they are of
+ANCHOR = "anchor."  # a random network, the same for all clients, that is never trained
+SUMS, NUMBERS = "semianagg.sums", "semianagg.numbers"  # sums of cosines by class, and their numbers of images
 LIKENESS, KNOWS = "semianagg.likeness", "semianagg.knows"
 
 
 @dataclass(frozen=True)
 class SemiAnAgg(Method):
-    """A client with labels trains on these alone, one without on what the broadcast model labels.
+    """A client with labels trains only on these, others on labels of the broadcast model.
 
     Until round `burn_in` is over only clients with labels count. State of a client lasts for one round.
     """
@@ -54,7 +54,7 @@ class SemiAnAgg(Method):
         return Needs(client_labels=True, burn_in=self.burn_in)
 
     def recipe(self, usual: Recipe) -> Recipe:
-        """Clients with labels train on nothing else, whatever `train.labels_alone` says."""
+        """Return the recipe; clients with labels train only on these, whatever `train.labels_alone` says."""
         return replace(usual, views=("x", "x_strong", "u_weak", "u_strong"), shuffles=True, labels_alone=False)
 
     @property
@@ -62,7 +62,7 @@ class SemiAnAgg(Method):
         return Watched(tau=self.accept.tau)
 
     def init(self, net: Net, weights: Weights, task: Task) -> Server:
-        """With a draw of its own for the anchor, whatever the model starts from."""
+        """Return the server with a separately drawn anchor, whatever the model starts from."""
         seed, device = int(stream(task.seed, "semianagg").integers(2**31)), weights.params[CLASSIFIER].device
         anchor = {name: t.to(device) for name, t in packed(ANCHOR, net.drawn(seed)).items()}
         return Server(weights, anchor)
@@ -72,7 +72,7 @@ class SemiAnAgg(Method):
         return {**self.accept.init(task, counts), SUMS: by_class, NUMBERS: by_class.clone()}
 
     def keep(self, local: Local) -> State:
-        """Nothing: the next round counts anew."""
+        """Return nothing, since each round counts anew."""
         return {}
 
     def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
@@ -97,18 +97,18 @@ class SemiAnAgg(Method):
         return after._replace(state=self.counted(votes, cosine, idle, batch, local.state)), trace
 
     def counted(self, votes: State, cosine: Tensor, idle: Tensor, batch: Batch, state: State) -> State:
-        """The state after a batch: its table, and the cosines of images that reach tau itself."""
+        """Return the state after a batch: its table, and the cosines of images that reach tau itself."""
         selected = (votes["p_g"].amax(-1) >= self.accept.tau) & ~idle
         of = votes["target"] * selected.unsqueeze(-1)
         sums, numbers = state[SUMS] + (of * cosine.unsqueeze(-1)).sum(0), state[NUMBERS] + of.sum(0)
         return {**state, **self.accept.update(votes, batch.u_slot, state), SUMS: sums, NUMBERS: numbers}
 
     def num_samples(self, counts: Counts) -> int:
-        """All its images, whatever `train.labeled_weight` says."""
+        """Return the number of all images, whatever `train.labeled_weight` says."""
         return counts.pool
 
     def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:
-        """The model, its likeness to the anchor by class, and of how many images that is."""
+        """Return the model, its likeness to the anchor by class, and the number of images behind it."""
         sums, numbers = local.state[SUMS], local.state[NUMBERS]
         likeness = torch.where(numbers > 0, sums / numbers.clamp(min=1), 1.0)
         knows = torch.full_like(sums[0], float(counts.labeled > 0))
@@ -116,7 +116,7 @@ class SemiAnAgg(Method):
         return super().upload(client, payload, local, counts)._replace(extras=extras)
 
     def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
-        """Half the mean of clients with labels, half that of the others by their unlikeness to the anchor."""
+        """Return half the mean of clients with labels plus half that of the others by unlikeness to the anchor."""
         with_labels, without = RunningMean(), list[Upload]()
         for u in uploads:
             if u.extras[KNOWS].item():
@@ -135,7 +135,7 @@ class SemiAnAgg(Method):
 
 
 def unlikeness(likeness: Sequence[Tensor]) -> list[float]:
-    """a_i ~ sum over classes of 1 - s_ic / sum_j s_jc; of one client 1."""
+    """Return a_i ~ sum over classes of 1 - s_ic / sum_j s_jc; 1 for a single client."""
     if len(likeness) == 1:
         return [1.0]
     s = torch.stack([*likeness]).double()

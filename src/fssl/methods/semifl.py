@@ -23,7 +23,7 @@ TABLE, USED = "semifl.table", "semifl.used"
 
 @dataclass(frozen=True)
 class SemiFL(Method):
-    """Trains on images of the pool whose labels are sure, F, and on mixtures of them with any image of the pool, M."""
+    """Trains on images of the pool with sure labels, F, and on mixtures of them with any image of the pool, M."""
 
     tau: float = 0.95
     mu_fix: float = 1.0
@@ -44,7 +44,7 @@ class SemiFL(Method):
         return self.mu_mix > 0
 
     def lambdas(self, rng: np.random.Generator, steps: int) -> NDArray[np.float64]:
-        """lambda ~ Beta(beta, beta) of each step, not its larger half."""
+        """Return lambda ~ Beta(beta, beta) of each step, not its larger half."""
         return rng.beta(self.beta, self.beta, size=steps)
 
     # Labels, once per round.
@@ -53,7 +53,7 @@ class SemiFL(Method):
         return {TABLE: torch.zeros(task.max_slots, task.num_classes)}
 
     def keep(self, local: Local) -> State:
-        """Nothing: the next round's labels are those of the next model."""
+        """Return nothing, since the next model labels in the next round."""
         return {}
 
     def visit(self, net: Net, payload: Payload, local: Local, u_weak: Tensor, sweep: Sweep) -> Local:
@@ -66,7 +66,7 @@ class SemiFL(Method):
         return self.accepted(local.state[TABLE])
 
     def accepted(self, table: Tensor) -> Tensor:
-        """max q >= tau; a slot without an image has q = 0."""
+        """Return whether max q >= tau; a slot without an image has q = 0."""
         return table.amax(-1) >= self.tau
 
     # A client's steps.
@@ -84,20 +84,20 @@ class SemiFL(Method):
         return descend(loss, self.optimizer.at(batch.clock), local)
 
     def labeled_loss(self, net: Net, weights: Weights, batch: Batch) -> tuple[Tensor, State]:
-        """L_s of a client that has labels, which none has where they are at the server."""
+        """Return L_s of a client that has labels; with labels at the server no client has any."""
         if not self.labels_at_clients:
             return torch.zeros_like(batch.has_labels), weights.buffers
         buffers, (x,) = net.fit(weights, batch.x)
         return supervised_loss(x.logits, batch), buffers
 
     def fix(self, net: Net, weights: Weights, state: State, batch: Batch) -> tuple[Tensor, State]:
-        """CE(strong(f), y_f)."""
+        """Return CE(strong(f), y_f)."""
         buffers, (strong,) = net.fit(weights, batch.u_strong)
         y_f = state[TABLE][batch.u_slot].argmax(-1)
         return masked_mean(cross_entropies(strong.logits, y_f), batch.extras["real"]), buffers
 
     def mix(self, net: Net, weights: Weights, state: State, batch: Batch) -> tuple[Tensor, State]:
-        """lambda CE(x_mix, y_f) + (1 - lambda) CE(x_mix, y_m) with x_mix = lambda weak(f) + (1 - lambda) weak(m)."""
+        """Return lambda CE(x_mix, y_f) + (1 - lambda) CE(x_mix, y_m), x_mix = lambda weak(f) + (1 - lambda) weak(m)."""
         lam, table = batch.extras["numbers"], state[TABLE]
         x_mix = lam * batch.u_weak + (1 - lam) * batch.views["m_weak"]
         buffers, (mixed,) = net.fit(weights, x_mix)
@@ -106,7 +106,7 @@ class SemiFL(Method):
         return masked_mean(per_image, batch.extras["real"]), buffers
 
     def votes(self, local: Local) -> State:
-        """What the broadcast model said, which is the label of the whole round."""
+        """Return the broadcast model's probabilities and labels, which hold for the whole round."""
         q = local.state[TABLE]
         return {"p_l": q, "target": hard(q)}
 
@@ -117,7 +117,7 @@ class SemiFL(Method):
         return super().upload(client, payload, local, counts)._replace(extras={USED: used})
 
     def share(self, upload: Upload) -> float:
-        """All clients count the same; one without an image to train on is left out."""
+        """Return the same share for all clients; 0 for one without an image to train on."""
         return float(upload.extras[USED] > 0)
 
 

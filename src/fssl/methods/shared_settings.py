@@ -1,10 +1,10 @@
-"""Settings that several methods have: what they may be and mean, under a name that a signature can use."""
+"""Settings that several methods have: their range and meaning, under a name for signatures."""
 
 from typing import Annotated, Literal
 
 from ..config import Range
 
-Threshold = Annotated[float, Range(1e-9, 1.0)]  # a probability that counts from here on
+Threshold = Annotated[float, Range(1e-9, 1.0)]  # a probability, counted from this value on
 Tau = Annotated[Threshold, "least probability of a label that counts"]
 Share = Annotated[float, Range(0.0, 1.0)]
 Ema = Annotated[Share, "share of the running means that survives a step"]

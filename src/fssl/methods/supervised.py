@@ -1,4 +1,4 @@
-"""Training on labels alone: FedAvg (McMahan et al., 2017), FedProx (Li et al., 2020), and the upper bound."""
+"""Training on labels only: FedAvg (McMahan et al., 2017), FedProx (Li et al., 2020), and the upper bound."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -26,7 +26,7 @@ class Supervised(Method):
         return Needs(labels=self.labels)
 
     def recipe(self, usual: Recipe) -> Recipe:
-        """Labeled images alone, whatever `train.labels_alone` says."""
+        """Return a recipe of labeled images only, whatever `train.labels_alone` says."""
         return replace(usual, epoch=self.steps, labels_alone=False)
 
     def num_samples(self, counts: Counts) -> int:

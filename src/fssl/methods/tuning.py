@@ -20,14 +20,14 @@ LARGEST_MARGIN = 100.0
 
 
 def proxy_margin(omega: TunedRows) -> float:
-    """rho = min(100, max_c min_c' ||omega_c - omega_c'||)."""
+    """Return rho = min(100, max_c min_c' ||omega_c - omega_c'||)."""
     gaps = np.linalg.norm(omega[:, None] - omega[None], axis=-1)
     np.fill_diagonal(gaps, np.inf)
     return min(LARGEST_MARGIN, float(gaps.min(1).max()))
 
 
 def gpt_gradient(omega: TunedRows, w: TunedRows, y: NDArray[np.int64], rho: float) -> TunedRows:
-    """Gradient by the rows Omega of the mean of -log q_y, q_c ~ exp(-||w - Omega_c|| - rho [c = y]).
+    """Return the gradient by the rows Omega of the mean of -log q_y, q_c ~ exp(-||w - Omega_c|| - rho [c = y]).
 
     (1[c = y] - q_c) (Omega_c - w) / ||Omega_c - w||, taken as 0 at distance 0.
     """
@@ -52,7 +52,7 @@ class Tuning:
     margin: bool = True
 
     def __call__(self, mean: Tensor, uploaded: Sequence[Tensor], rng: np.random.Generator) -> Tensor:
-        """The tuned rows [C, d], where the mean lies; `uploaded` are the rows of each client, in client order."""
+        """Return the tuned rows [C, d] on the mean's device; `uploaded` has the rows of each client, in order."""
         if self.epochs == 0:
             return mean
         data = torch.cat(list(uploaded)).float()
@@ -70,7 +70,7 @@ class Tuning:
         return torch.from_numpy(omega).to(mean)
 
     def order(self, number: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Which rows each step has [steps, batch]; an epoch's last step may have fewer, and -1 for the others."""
+        """Return the rows of each step [steps, batch]; an epoch's last step may have fewer, padded with -1."""
         epochs = np.stack([rng.permutation(number) for _ in range(self.epochs)])
         padding = ((0, 0), (0, -number % self.batch))
         return np.pad(epochs, padding, constant_values=-1).reshape(-1, self.batch)

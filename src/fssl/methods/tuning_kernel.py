@@ -44,13 +44,13 @@ def sizes(omega: Tensor) -> tuple[int, int]:
 
 
 def fits(omega: Tensor, batch: int) -> bool:
-    """Whether one program can hold the rows, and the loop over a batch be written out."""
+    """Return whether one program can hold the rows, and unroll the loop over a batch."""
     rows, columns = sizes(omega)
     return rows * columns <= MOST_WARPS * ELEMENTS_PER_WARP and batch <= 16
 
 
 def tuned(omega: Tensor, data: Tensor, order: Tensor, lr: float, rho: float) -> Tensor:
-    """The rows after all steps, without a word to the host."""
+    """Return the rows after all steps, without synchronizing with the host."""
     out, (rows, columns) = omega.float().contiguous().clone(), sizes(omega)
     warps = min(MOST_WARPS, max(1, rows * columns // ELEMENTS_PER_WARP))
     steps, batch = order.shape

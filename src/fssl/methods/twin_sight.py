@@ -40,7 +40,7 @@ Scale = Literal["released", "mean"]
 
 
 def contrast(projections: Tensor, temperature: float) -> Tensor:
-    """SimCLR over 2B projections, first of one view and then of the other: each row's other view against all rows."""
+    """Return SimCLR's loss over 2B projections, one view after the other: each row's other view against all rows."""
     rows, count = F.normalize(projections, dim=-1), len(projections)
     own = torch.eye(count, dtype=torch.bool, device=rows.device)
     scores = torch.where(own, -torch.inf, rows @ rows.T / temperature)
@@ -49,13 +49,13 @@ def contrast(projections: Tensor, temperature: float) -> Tensor:
 
 
 def neighbors(feature_u: Tensor, feature_s: Tensor, scale: Scale) -> Tensor:
-    """The squared distance of both networks' cosines between the images of a batch."""
+    """Return the squared distance of both networks' cosines between the images of a batch."""
     gram_u, gram_s = (f @ f.T for f in (F.normalize(feature_u, dim=-1), F.normalize(feature_s, dim=-1)))
     return (gram_u - gram_s).square().sum() / divisor(len(feature_u), scale)
 
 
 def divisor(images: int, scale: Scale) -> int:
-    """B^2; the released code has `B ^ 2`, which is exclusive or in Python (and 0 for two images)."""
+    """Return B^2; the released code has `B ^ 2`, which is exclusive or in Python (and 0 for two images)."""
     return (images ^ 2 if scale == "released" else 0) or images**2
 
 
@@ -63,7 +63,7 @@ def divisor(images: int, scale: Scale) -> int:
 class TwinSight(Method):
     """Both networks are uploaded and averaged; the supervised one is tested. The twin lies under the prefix `twin.`.
 
-    A client with labels trains on these alone. One without trains on the contrast of its twin and on neighbors, and
+    A client with labels trains only on these. One without trains on the contrast of its twin and on neighbors, and
     with `pseudo` also on labels.
     """
 
@@ -80,7 +80,7 @@ class TwinSight(Method):
         return Needs(client_labels=True)
 
     def recipe(self, usual: Recipe) -> Recipe:
-        """Clients with labels train on nothing else, whatever `train.labels_alone` says."""
+        """Return the recipe; clients with labels train only on these, whatever `train.labels_alone` says."""
         return replace(usual, views=("x", "x_strong", "u_weak", "u_strong"), shuffles=True, labels_alone=False)
 
     @property
@@ -88,7 +88,7 @@ class TwinSight(Method):
         return Watched()
 
     def init(self, net: Net, weights: Weights, task: Task) -> Server:
-        """The twin is a draw of its own."""
+        """Return the server with a separately drawn twin."""
         draw, like = stream(task.seed, "twin-sight"), weights.params[CLASSIFIER]
         twin = net.drawn(int(draw.integers(2**31)))
         trees = [{k: t.to(like.device) for k, t in drop(HEAD, tree).items()} for tree in twin]
@@ -99,7 +99,7 @@ class TwinSight(Method):
         return self.accept.init(task, counts) if self.pseudo else {}
 
     def keep(self, local: Local) -> State:
-        """Nothing: the thresholds' means begin anew in each round."""
+        """Return nothing, since the thresholds' means start anew in each round."""
         return {}
 
     def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
@@ -123,7 +123,7 @@ class TwinSight(Method):
         return descend(loss, self.optimizer.at(batch.clock), local)
 
     def labeled(self, weak: Out, strong: Out, batch: Batch, state: State) -> tuple[Tensor, State, State]:
-        """L_u of a client without labels, its votes and its state; as released, the strong view labels the weak one."""
+        """Return L_u without labels, the votes and the state; as released, the strong view labels the weak one."""
         if not self.pseudo:
             return torch.zeros_like(batch.has_labels), {}, state
         by, learns = (strong, weak) if self.swap else (weak, strong)
@@ -138,12 +138,12 @@ class TwinSight(Method):
 
 
 def headless(params: State) -> State:
-    """The last layer of the supervised network, which the twin is called with and which learns nothing from it."""
+    """Return the last layer of the supervised network; the twin is called with it but does not train it."""
     return {name: t.detach() for name, t in params.items() if name.startswith(HEAD)}
 
 
 def projector(classifier: Tensor, seed: int) -> State:
-    """Its two layers, with the weights that PyTorch gives linear ones, and a norm between them."""
+    """Return two layers, with PyTorch's initialization of linear layers, and a norm between them."""
     d, draw = classifier.shape[1], stream(seed, "twin-sight projector")
     layers: State = {}
     for name, (rows, columns) in {"0": (WIDER * d, d), "3": (SHORTER * d, WIDER * d)}.items():
@@ -155,7 +155,7 @@ def projector(classifier: Tensor, seed: int) -> State:
 
 
 def projected(feature: Tensor, params: State) -> Tensor:
-    """Linear, BatchNorm by the batch, ReLU, linear."""
+    """Return the result of linear, BatchNorm by the batch, ReLU, linear."""
     w = {name.removeprefix("project."): t for name, t in params.items() if name.startswith("project.")}
     hidden = F.linear(feature, w["0.weight"], w["0.bias"])
     normed = F.batch_norm(hidden, None, None, w["1.weight"], w["1.bias"], training=True)

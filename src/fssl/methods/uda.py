@@ -1,4 +1,4 @@
-"""UDA (Xie et al., NeurIPS 2020) in a federation: sharpened labels, and labeled images that wait for their turn."""
+"""UDA (Xie et al., NeurIPS 2020) in a federation: sharpened labels, and training signal annealing."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self
@@ -23,7 +23,7 @@ LEAST = 1e-30  # probability, in a logarithm
 
 @dataclass(frozen=True)
 class Sharpened:
-    """The probabilities themselves, sharpened: q_c ~ p_c^(1/T)."""
+    """The sharpened probabilities: q_c ~ p_c^(1/T)."""
 
     temperature: float = 0.4
 
@@ -32,13 +32,13 @@ class Sharpened:
 
 
 def signal(t: Tensor, tsa: Tsa, num_classes: int) -> Tensor:
-    """eta = f(t) (1 - 1/C) + 1/C at t, the share of the rounds that are over."""
+    """Return eta = f(t) (1 - 1/C) + 1/C at t, the elapsed share of the rounds."""
     f = {"linear": t, "exp": torch.exp(STEEP * (t - 1)), "log": 1 - torch.exp(-STEEP * t)}[tsa]
     return f * (1 - 1 / num_classes) + 1 / num_classes
 
 
 def annealed(logits: Tensor, batch: Batch, eta: Tensor) -> Tensor:
-    """The mean of w_y CE over the images to whose class the model gives at most eta; 0 if there is none."""
+    """Return the mean of w_y CE over images to whose class the model gives at most eta; 0 if there is none."""
     y, w = batch.y, batch.class_weights
     kept = logits.detach().softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1) <= eta
     losses = cross_entropies(adjusted(logits, batch), y) * (1 if w is None else w[y])
@@ -49,7 +49,7 @@ def annealed(logits: Tensor, batch: Batch, eta: Tensor) -> Tensor:
 class UDA(FixMatch):
     """FixMatch with a sharpened vote, and training signal annealing (TSA) of the labeled loss.
 
-    With TSA, labeled images that the model knows too well for the time of the run do not count.
+    With TSA, labeled images that the model already predicts too well for the stage of the run do not count.
     """
 
     vote_of: Sharpened = Sharpened()
@@ -57,7 +57,7 @@ class UDA(FixMatch):
     tsa_rounds: float = 0
 
     def relabeled(self, assign: Assign) -> Self:
-        """A plug-in's vote is sharpened, too."""
+        """Return the method with a plug-in's vote sharpened, too."""
         return super().relabeled(replace(assign, vote=self.vote_of) if isinstance(assign, Sage) else assign)
 
     def supervised(self, x: Out, batch: Batch) -> Tensor:
