@@ -1,1 +1,1 @@
-"""Pseudo-labels: decide what is sure, pick the target, and the losses on it."""
+"""Pseudo-labels: rules that accept predictions, rules that pick targets, and the losses on them."""

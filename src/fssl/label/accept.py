@@ -13,22 +13,23 @@ from .losses import entropy
 class Accept:
     """A rule for which predictions are sure; it may keep state with the client (tables, running means).
 
-    Every rule has `sure`; one with state has `init`, and `observe` or `update` or both. One that weighs labels instead
-    of accepting them sets `weighs` and has `weight`. A field `tau` is the confidence that records count as sure.
+    Every rule has `sure`; one with state has `init`, and `observe` or `update` or both. A rule that weighs labels
+    instead of accepting them sets `weighs` and has `weight`. Records count a confidence of `tau` as sure, if it is a
+    field.
     """
 
     weighs: ClassVar[bool] = False
 
     def init(self, task: Task, counts: Counts) -> State:
-        """The rule's tensors when a client takes part for the first time, under names of its own; by default none."""
+        """Return the rule's tensors when a client first takes part, under unique names; by default none."""
         return {}
 
     def observe(self, p_l: Tensor, state: State) -> State:
-        """The rule's tensors that change before a step's votes, after these predictions; by default none."""
+        """Return the rule's tensors that change before a step's votes, after these predictions; by default none."""
         return {}
 
     def sure(self, p: Tensor, state: State) -> Tensor:
-        """Which rows are sure.
+        """Return which rows are sure.
 
         Args:
             p: Probabilities [B, C] of one model.
@@ -40,15 +41,15 @@ class Accept:
         raise NotImplementedError("a rule for sure labels has a `sure`")
 
     def weight(self, p: Tensor, state: State) -> Tensor:
-        """How much a label from each row counts [B], from 0 to 1; asked if the rule `weighs`.
+        """Return how much a label from each row counts [B], from 0 to 1; called if the rule `weighs`.
 
-        A rule for targets sees `sure` alone. Its mask becomes the mean over all levels from 0 to 1 of what it would
+        A rule for targets sees only `sure`. Its mask becomes the mean over all levels from 0 to 1 of what it would
         be if `sure` were a weight of at least that level.
         """
         raise NotImplementedError("a rule with weighs = True has a `weight`")
 
     def update(self, votes: State, u_slot: Tensor, state: State) -> State:
-        """The rule's tensors after a step, all that `init` has; by default as they were.
+        """Return the rule's tensors after a step, all that `init` has; by default unchanged.
 
         Args:
             votes: p_l, p_g, sure_l, sure_g, target and mask of the step.
@@ -60,7 +61,7 @@ class Accept:
 
 @dataclass(frozen=True)
 class FixedThreshold(Accept):
-    """Sure where the largest probability reaches tau (the paper's algorithm says >=, its equations >).
+    """Accepts predictions whose largest probability reaches tau (the paper's algorithm says >=, its equations >).
 
     Examples:
         >>> FixedThreshold(0.75).sure(torch.tensor([[0.75, 0.25], [0.5, 0.5]]), {})
@@ -74,7 +75,7 @@ class FixedThreshold(Accept):
 
 
 def sure_from(accept: Accept) -> float:
-    """The confidence from which records count a prediction as sure: the rule's own tau, or 0.95 where it has none."""
+    """Return the confidence from which records count a prediction as sure: the rule's tau, or 0.95 without one."""
     return float(getattr(accept, "tau", 0.95))
 
 
@@ -83,7 +84,7 @@ UNSEEN, NO_SLOT = -1, -2  # entries of FlexMatch's table: not labeled yet, beyon
 
 @dataclass(frozen=True)
 class FlexThreshold(Accept):
-    """FlexMatch: a class learned less far is accepted earlier.
+    """FlexMatch: a class that is learned less well is accepted earlier.
 
     The client's table holds, for each image of its pool, the class it was last confidently given. `count`
     says which vote enters the table: that of one of the models, or the final target where either model reaches tau.
@@ -99,7 +100,7 @@ class FlexThreshold(Accept):
         return {"flex.table": torch.where(slot < counts.pool, UNSEEN, NO_SLOT)}
 
     def thresholds(self, num_classes: int, state: State) -> Tensor:
-        """T_c = tau * beta_c / (2 - beta_c), where beta_c is the class's share of the best-learned one."""
+        """Return T_c = tau * beta_c / (2 - beta_c), where beta_c is the class's share of the best-learned one."""
         table = state["flex.table"]
         sigma = (table[:, None] == torch.arange(num_classes, device=table.device)).sum(0)
         best, unseen = sigma.amax(), (table == UNSEEN).sum()
@@ -117,14 +118,14 @@ class FlexThreshold(Accept):
             vote = votes["target"].argmax(-1)
         table = state["flex.table"]
         entry = torch.where(confidence >= self.tau, vote, UNSEEN)  # tau itself, not T_c
-        # A small pool fills a batch more than once: a sure view of an image counts beside unsure ones.
+        # A small pool fills a batch more than once: a sure view of an image counts even if other views are unsure.
         given = torch.full_like(table, UNSEEN).scatter_reduce(0, u_slot, entry, "amax")
         return {"flex.table": torch.where(given > UNSEEN, given, table)}
 
 
 @dataclass(frozen=True)
 class EntropyThreshold(Accept):
-    """FedLoKe: sure where the entropy in nats is below delta."""
+    """FedLoKe: accepts predictions whose entropy in nats is below delta."""
 
     delta: float = 0.1
 

@@ -19,7 +19,7 @@ LEAST_VARIANCE = 1e-30  # of equal confidences, which all count fully
 
 @dataclass(frozen=True)
 class FreeThreshold(Accept):
-    """Sure where the largest probability reaches tau_t p~_t(c) / max p~_t: a class expected less is accepted earlier.
+    """Accepts where the largest probability reaches tau_t p~_t(c) / max p~_t: a rarer class is accepted earlier.
 
     All means start at 1/C as in the paper, so that at first everything is accepted.
     """
@@ -33,7 +33,7 @@ class FreeThreshold(Accept):
         return {TAU: flat[0].clone(), P_TILDE: flat, H_TILDE: flat.clone()}
 
     def observe(self, p_l: Tensor, state: State) -> State:
-        """The means after one more batch, which its own thresholds already know, as in the paper and its code."""
+        """Return the means after one more batch; its thresholds already use them, as in the paper and its code."""
         batch = {TAU: p_l.amax(-1).mean(), P_TILDE: p_l.mean(0), H_TILDE: hard(p_l).mean(0)}
         return {name: self.ema * state[name] + (1 - self.ema) * new for name, new in batch.items()}
 
@@ -53,14 +53,14 @@ def fairness(logits: Tensor, mask: Tensor, state: State) -> Tensor:
 
 
 def _balanced(p: Tensor, h: Tensor) -> Tensor:
-    """SumNorm(p / h); a class without votes gets 0, as in the released code."""
+    """Return SumNorm(p / h); a class without votes gets 0, as in the released code."""
     ratio = torch.where(h > 0, p / torch.where(h > 0, h, 1), 0)
     return ratio / ratio.sum().clamp(min=1e-12)
 
 
 @dataclass(frozen=True)
 class SoftWeight(Accept):
-    """SoftMatch: a label counts fully from the mean confidence mu on, and below it as a Gaussian falls.
+    """SoftMatch: a label counts fully from the mean confidence mu on, and with a Gaussian weight below it.
 
     Confidences are those of probabilities divided by their running mean, if `align`.
     """
@@ -81,7 +81,7 @@ class SoftWeight(Accept):
         return {PI: pi, BEGUN: torch.ones_like(state[BEGUN]), MU: mu, SIGMA2: sigma2}
 
     def confidence(self, p: Tensor, state: State) -> Tensor:
-        """c~: the largest of p~_c ~ p_c (1/C + 1e-6) / (pi_c + 1e-6), or of p itself."""
+        """Return c~: the largest of p~_c ~ p_c (1/C + 1e-6) / (pi_c + 1e-6), or of p itself."""
         if not self.align:
             return p.amax(-1)
         q = p * (1 / p.shape[-1] + 1e-6) / (state[PI] + 1e-6)
@@ -91,7 +91,7 @@ class SoftWeight(Accept):
         return self.confidence(p, state) >= state[MU]
 
     def weight(self, p: Tensor, state: State) -> Tensor:
-        """w = exp(-min(c~ - mu, 0)^2 n^2 / (2 sigma^2))."""
+        """Return w = exp(-min(c~ - mu, 0)^2 n^2 / (2 sigma^2))."""
         below = (self.confidence(p, state) - state[MU]).clamp(max=0)
         return torch.exp(-((self.n_sigma * below).square()) / (2 * state[SIGMA2].clamp(min=LEAST_VARIANCE)))
 

@@ -1,4 +1,4 @@
-"""Assignment rules: two models' predictions in, training targets out (SAGE, Sec. 4.2 and 4.3)."""
+"""Assignment rules: map two models' predictions to training targets (SAGE, Sec. 4.2 and 4.3)."""
 
 import math
 from collections.abc import Callable
@@ -20,17 +20,17 @@ Order = Literal["local-first", "global-first"]
 
 
 def one_hot(y: Tensor, like: Tensor) -> Tensor:
-    """Classes [B] as votes [B, C], with the classes and the precision of others."""
+    """Return classes [B] as votes [B, C], with the number of classes and the precision of `like`."""
     return (y.unsqueeze(-1) == torch.arange(like.shape[-1], device=y.device)).to(like.dtype)
 
 
 def hard(p: Tensor) -> Tensor:
-    """One-hot vote for the likeliest class."""
+    """Return a one-hot vote for the likeliest class."""
     return one_hot(p.argmax(-1), p)
 
 
 def soft(p: Tensor) -> Tensor:
-    """The probabilities themselves (Tab. 5)."""
+    """Return the probabilities unchanged (Tab. 5)."""
     return p
 
 
@@ -38,15 +38,15 @@ VOTES: dict[str, Vote] = {"hard": hard, "soft": soft}
 
 
 class Assign(Protocol):
-    """A rule for targets: two models' predictions in, labels out."""
+    """A rule for targets: maps two models' predictions to labels."""
 
     @property
     def uses_global(self) -> bool:
-        """Whether the rule reads p_g; if it does not, the global model need not run."""
+        """Return whether the rule reads p_g; if it does not, the global model need not run."""
         ...
 
     def __call__(self, p_l: Tensor, p_g: Tensor, sure_l: Tensor, sure_g: Tensor) -> PseudoLabels:
-        """Targets and which of them count.
+        """Return targets, and which of them count.
 
         Args:
             p_l: Probabilities [B, C] of the local model.
@@ -84,7 +84,7 @@ class GlobalOnly:
 
 @dataclass(frozen=True)
 class ConfidenceGap:
-    """Weight of the local vote: 1 when both models are equally sure, less as they part."""
+    """The weight of the local vote: 1 when both models are equally sure, less the further they differ."""
 
     kappa: float = KAPPA_STAR
 
@@ -95,7 +95,7 @@ class ConfidenceGap:
 
 @dataclass(frozen=True)
 class Constant:
-    """The same weight for every image: the fixed lambda of Fig. 5; 1 is CPG alone."""
+    """The same weight for every image: the fixed lambda of Fig. 5; 1 is CPG only."""
 
     lam: float
 
@@ -105,8 +105,8 @@ class Constant:
 
 @dataclass(frozen=True)
 class Sage:
-    """CPG and CDSC. An ablation is another value of a field: weigh=Constant(1.0) is CPG alone,
-    supplement=False is CDSC alone, vote=soft is the soft-label row of Tab. 5.
+    """CPG and CDSC. An ablation is another value of a field: weigh=Constant(1.0) is CPG only,
+    supplement=False is CDSC only, vote=soft is the soft-label row of Tab. 5.
 
     Examples:
         >>> p_l, p_g = torch.tensor([[0.96, 0.04]]), torch.tensor([[0.01, 0.99]])
@@ -131,13 +131,13 @@ class Sage:
         return PseudoLabels(y_hat, sure_l | sure_g if self.supplement else sure_l)
 
     def weigh_local(self, p_l: Tensor, p_g: Tensor) -> Tensor:
-        """The weight of the local vote beside the global one, whichever comes first."""
+        """Return the weight of the local vote against the global one, in either order."""
         lam = self.weigh(p_l, p_g)
         return lam if self.order == "local-first" else 1 - lam
 
 
 def weight_in(assign: Assign) -> Weigh:
-    """The weight of the local vote that records show: the rule's own, or SAGE's where it has none."""
+    """Return the weight of the local vote that records show: the rule's, or SAGE's if the rule has none."""
     if isinstance(assign, Sage) and assign.order == "global-first":
         return assign.weigh_local
     weigh: Weigh = getattr(assign, "weigh", ConfidenceGap())
@@ -145,7 +145,7 @@ def weight_in(assign: Assign) -> Weigh:
 
 
 def weights_of(assign: Assign, p_l: Tensor, p_g: Tensor, w_l: Tensor, w_g: Tensor) -> Tensor:
-    """How much each label counts [B] if the models' labels have these weights instead of being sure or not.
+    """Return how much each label counts [B] if the models' labels have these weights instead of being sure or not.
 
     It is the mean over t from 0 to 1 of the mask that `assign` gives if a weight of at least t is sure: w_l if only the
     local model is asked, and the larger weight if either model is enough.
@@ -156,12 +156,12 @@ def weights_of(assign: Assign, p_l: Tensor, p_g: Tensor, w_l: Tensor, w_g: Tenso
 
 
 def variance(p: Tensor) -> Tensor:
-    """How far the probabilities lie apart: 0 where all classes are equally likely."""
+    """Return the variance of the probabilities: 0 where all classes are equally likely."""
     return p.var(-1)
 
 
 def inverse_entropy(p: Tensor) -> Tensor:
-    """1 / H in nats; the small number is the released code's and keeps a certain prediction finite."""
+    """Return 1 / H in nats; the small number is the released code's and keeps a certain prediction finite."""
     return 1 / (entropy(p) + 1e-5)
 
 
@@ -174,7 +174,7 @@ SCORES: dict[str, Score] = {"variance": variance, "entropy": inverse_entropy, "m
 
 @dataclass(frozen=True)
 class Winner:
-    """FedLabel: of the two models the one with the higher score labels, if it is sure; a tie is the global one's."""
+    """FedLabel: the model with the higher score labels, if it is sure; in a tie the global one."""
 
     score: Score = variance
     uses_global: ClassVar[bool] = True

@@ -8,7 +8,7 @@ from ..types import Batch, PseudoLabels, State
 
 
 def supervised_loss(logits: Tensor, batch: Batch, y: Tensor | None = None) -> Tensor:
-    """L_s of a step, with the run's class weights or prior; 0 for a client without labels.
+    """Return L_s of a step, with the run's class weights or prior; 0 for a client without labels.
 
     Args:
         logits: Of the labeled images, with gradients.
@@ -19,12 +19,12 @@ def supervised_loss(logits: Tensor, batch: Batch, y: Tensor | None = None) -> Te
 
 
 def adjusted(logits: Tensor, batch: Batch) -> Tensor:
-    """z + tau log pi of labeled images, where `train.logit_adjustment` asks; 1 is the balanced softmax."""
+    """Return z + tau log pi of labeled images, with `train.logit_adjustment`; 1 is the balanced softmax."""
     return logits if batch.log_prior is None else logits + batch.log_prior
 
 
 def cross_entropy(logits: Tensor, y: Tensor, class_weights: Tensor | None = None) -> Tensor:
-    """The mean over the batch of w_y CE(logits, y).
+    """Return the mean over the batch of w_y CE(logits, y).
 
     It is divided by the number of images, not by the sum of their weights: a batch of rare images counts for more.
     """
@@ -34,28 +34,28 @@ def cross_entropy(logits: Tensor, y: Tensor, class_weights: Tensor | None = None
 
 
 def cross_entropies(logits: Tensor, y: Tensor) -> Tensor:
-    """Of each image [B], with one class each."""
+    """Return the cross-entropy of each image [B], with one class each."""
     return F.cross_entropy(logits, y, reduction="none")
 
 
 def masked_mean(per_image: Tensor, mask: Tensor) -> Tensor:
-    """The mean over those images that count; 0 if none does."""
+    """Return the mean over the images that count; 0 if none does."""
     return (per_image * mask).sum() / mask.sum().clamp(min=1)
 
 
 def entropy(p: Tensor) -> Tensor:
-    """Of each image [B], in nats; 0 log 0 is 0."""
+    """Return the entropy of each image [B], in nats; 0 log 0 is 0."""
     out: Tensor = torch.special.entr(p).sum(-1)
     return out
 
 
 def image_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """-sum_c target_c log p_c of each image [B]."""
+    """Return -sum_c target_c log p_c of each image [B]."""
     return -(target * F.log_softmax(logits, -1)).sum(-1)
 
 
 def guarded_cross_entropy(logits: Tensor, target: Tensor, guard: float) -> Tensor:
-    """-sum_c target_c log(p_c + guard) of each image [B].
+    """Return -sum_c target_c log(p_c + guard) of each image [B].
 
     The gradient is that without a guard times p / (p + guard) where the target is one class, so it fades where the
     model gives that class less than the guard.
@@ -64,7 +64,7 @@ def guarded_cross_entropy(logits: Tensor, target: Tensor, guard: float) -> Tenso
 
 
 def soft_cross_entropy(logits: Tensor, labels: PseudoLabels, guard: float = 0.0) -> Tensor:
-    """L_u: masked, but divided by the whole batch, as FixMatch and the released code do.
+    """Return L_u: masked, but divided by the whole batch, as FixMatch and the released code do.
 
     Same gradient as the released KL(y_hat || p), whose extra entropy is a constant; the paper prints
     KL(p || y_hat), which is infinite for a one-hot target. The released code guards its logarithm.
@@ -76,10 +76,10 @@ def soft_cross_entropy(logits: Tensor, labels: PseudoLabels, guard: float = 0.0)
 
 
 def kl_divergence(p: Tensor, logits: Tensor) -> Tensor:
-    """KL(p || softmax(logits)) of each image [B]; 0 log 0 is 0."""
+    """Return KL(p || softmax(logits)) of each image [B]; 0 log 0 is 0."""
     return (torch.xlogy(p, p) - p * F.log_softmax(logits, -1)).sum(-1)
 
 
 def squared_distance(params: State, reference: State) -> Tensor:
-    """||theta - theta_g||^2 over parameters, not buffers."""
+    """Return ||theta - theta_g||^2 over parameters, not buffers."""
     return torch.stack([(p - reference[name]).square().sum() for name, p in params.items()]).sum()

@@ -1,4 +1,4 @@
-"""Flower as an engine: the same methods, with clients in a Ray cluster or at sites of their own.
+"""Flower as an engine: the same methods, with clients in a Ray cluster or at separate sites.
 
 The only place that knows Flower.
 """

@@ -1,6 +1,6 @@
-"""The app that a server ships with a run: Flower wants one, and sites take nothing from it.
+"""The app that a server ships with a run: Flower requires one, and sites do not use it.
 
-A site runs the fssl that is installed there. It builds the same app itself and rejects a run that ships another one,
+A site runs its installed fssl. It builds the same app itself and rejects a run that ships another one,
 before anything of it is unpacked.
 """
 
@@ -50,7 +50,7 @@ MODULE = (
 
 
 def app_files(out: str = "") -> dict[str, str]:
-    """Return the app's files by name; `out` is the run folder where an order names none."""
+    """Return the app's files by name; `out` is the run folder if an order names none."""
     digest = code_digest()
     return {
         "pyproject.toml": PROJECT.format(version=__version__, out=toml_text(out)),
@@ -62,7 +62,7 @@ def app_files(out: str = "") -> dict[str, str]:
 
 @cache
 def code_digest() -> str:
-    """Return the SHA-256 of this package's Python files, so that equal version numbers of other code differ."""
+    """Return the SHA-256 of this package's Python files, to distinguish different code of the same version."""
     total = sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
         content = path.read_bytes()
@@ -72,12 +72,12 @@ def code_digest() -> str:
 
 @cache
 def own_app() -> str:
-    """Return the SHA-256 of the app as Flower packs it; it stores files uncompressed, so machines agree."""
+    """Return the SHA-256 of the app as Flower packs it; files are stored uncompressed, so all machines agree."""
     return sha256(packed_app(app_files())).hexdigest()
 
 
 def check_app(digest: str, version: str) -> None:
-    """Raise ForeignAppError if a server's app, of which it says this version, is not the one built here."""
+    """Raise ForeignAppError if a server's app, with the version it states, is not the one built here."""
     if digest == own_app():
         return
     said = "".join(filter(str.isprintable, version))[:40]

@@ -1,4 +1,4 @@
-"""The client's app: a payload and a job in, one client's round, an upload out; or a measurement, and its sums."""
+"""The client's app: answers a payload and a job with a client's round, or a request with measured sums."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -47,13 +47,13 @@ from .site_code import with_own_files
 from .state import SiteState
 from .trail import audited
 
-LEAST_MEASURED = 20  # images of a site's test or validation part, unless site.toml says how many
+LEAST_MEASURED = 20  # images of a site's test or validation part, unless site.toml sets another number
 
 app = ClientApp(mods=[audited, mask])
 
 
 class OwnSite(NamedTuple):
-    """Where a client keeps its state and its images: number `client` of `clients`."""
+    """The place where a client keeps its state and its images: number `client` of `clients`."""
 
     client: int
     clients: int
@@ -68,7 +68,7 @@ def read_site(context: Context) -> OwnSite:
 
 
 class Workshop(NamedTuple):
-    """What a process keeps between messages: only to be faster, never for the result."""
+    """The objects that a process keeps between messages, for speed only; they never change a result."""
 
     federation: Federation
     lanes: Lanes
@@ -77,7 +77,7 @@ class Workshop(NamedTuple):
 
 @lru_cache(maxsize=1)
 def workshop(config: str, site: OwnSite | None) -> Workshop:
-    """At a site, its own settings say on what to compute and where images are; all else is the server's."""
+    """Return the process's workshop; a site's settings choose its device and images, the server's all else."""
     settings = parse(parse_toml(config))
     if site is None:
         return make_workshop(Federation(prepare(settings)), 0)
@@ -98,7 +98,7 @@ def workshop(config: str, site: OwnSite | None) -> Workshop:
 
 
 def terms(config: Config) -> str:
-    """What a run asks of a site's own images, for its operator to read."""
+    """Return what a run requires of a site's images, as text for the site's operator."""
     uploads = "masked" if is_masked(config) else "plain"
     sums = "steps and losses alone" if config.records.probes == "losses" else "all probes"
     rounds, every = several(config.rounds, "round"), rounds_between(config, has_images=False)
@@ -107,7 +107,7 @@ def terms(config: Config) -> str:
 
 
 def tell_skipped(lines: Sequence[str], folder: Path) -> None:
-    """Say which files this site does without, in its own log and folder alone; what was so before is no longer."""
+    """Write the files that this site skips to its log and folder only, replacing an earlier list."""
     for line in lines:
         complain(f"skipped {line}")
     if lines:
@@ -118,18 +118,18 @@ def tell_skipped(lines: Sequence[str], folder: Path) -> None:
 
 @contextmanager
 def discreet(trouble: str) -> Iterator[None]:
-    """At a site, only what was written for the server reaches it: other errors may name files and stay in the log."""
+    """Let only errors written for the server leave a site: other errors may name files and stay in its log."""
     try:
         yield
     except SiteError:
         raise
-    except Exception as error:  # Flower writes the whole chain into the site's log, and sends the last one's text
+    except Exception as error:  # Flower logs the whole chain at the site, but sends the text of the last error
         raise SiteError(f"{trouble} ({type(error).__name__}); logs/supernode.log at the site tells why") from error
 
 
 @contextmanager
 def told(number: int) -> Iterator[None]:
-    """Say how a round went, with all details, in the site's own log: `fssl deploy site` shows these lines."""
+    """Log a round's outcome with all details at the site; `fssl deploy site` shows these lines."""
     begun = time.perf_counter()
     try:
         yield
@@ -166,7 +166,7 @@ def at_site(config: Config, site: OwnSite) -> Config:
 
 @app.query()
 def who(message: Message, context: Context) -> Message:
-    """Which client this node is."""
+    """Answer which client this node is."""
     return Message(RecordDict({"who": ConfigRecord({"client": read_site(context).client})}), reply_to=message)
 
 
@@ -177,24 +177,24 @@ def train(message: Message, context: Context) -> Message:
 
 @app.query(MEASURE.partition(".")[2])
 def measure(message: Message, context: Context) -> Message:
-    """What a client's images say of BatchNorm's statistics of a model."""
+    """Answer the BatchNorm statistics of a model on a client's images."""
     return answered(message, context, measured)
 
 
 @app.query(SCORE.partition(".")[2])
 def score(message: Message, context: Context) -> Message:
-    """How good a model is on a client's own test and validation images."""
+    """Answer how good a model is on a client's own test and validation images."""
     return answered(message, context, scored)
 
 
 def answered(message: Message, context: Context, work: Callable[[Job, Message, OwnSite | None], RecordDict]) -> Message:
-    """The reply to an order: in a simulation from any node, else from the site of the client alone."""
+    """Return the reply to an order: in a simulation from any node, else only from the client's site."""
     job = read_job(message.content)
     if not job.run and "folder" not in context.node_config:
         return Message(work(job, message, None), reply_to=message)
     with told(job.round), discreet("this site failed"):
         site = read_site(context)
-        if not job.run:  # it would name images and files, and the site's settings would not count
+        if not job.run:  # the order would name images and files, and the site's settings would not count
             raise SiteError("the order is one of a simulation; this site takes those of `fssl deploy start` alone")
         if site.client != job.client:
             raise SiteError(f"this site is client {site.client}; asked for client {job.client}")
@@ -202,7 +202,7 @@ def answered(message: Message, context: Context, work: Callable[[Job, Message, O
 
 
 def measured(job: Job, message: Message, site: OwnSite | None) -> RecordDict:
-    """A model's statistics on the images of one client; nothing is kept of it."""
+    """Return a model's statistics on the images of one client; the client keeps nothing of it."""
     federation, lanes, _ = workshop(job.config, site)
     check_masks(message, federation.config)
     form = Payload(federation.net.first, {})
@@ -211,7 +211,7 @@ def measured(job: Job, message: Message, site: OwnSite | None) -> RecordDict:
 
 
 def scored(job: Job, message: Message, site: OwnSite | None) -> RecordDict:
-    """Sums over the client's own images; a site reports none of fewer images than its operator wants."""
+    """Return sums over the client's own images; a site reports none for fewer images than its operator requires."""
     federation, lanes, _ = workshop(job.config, site)
     check_masks(message, federation.config)
     form = Payload(federation.net.first, {})
@@ -227,7 +227,7 @@ def least_measured(folder: Path) -> int:
 
 
 def trained(job: Job, message: Message, site: OwnSite | None) -> RecordDict:
-    """One client's round; its state is at its site, or else came along and goes back."""
+    """Return the result of one client's round; its state stays at its site, or travels with the messages."""
     (federation, lanes, forms), content = workshop(job.config, site), message.content
     check_masks(message, federation.config)
     store = SiteState(site.folder, job.run, job.client) if site else None

@@ -1,4 +1,4 @@
-"""Clients behind Flower: orders out, results in, in client order and a few at a time."""
+"""Clients behind Flower: send orders and receive results, in client order and a few at a time."""
 
 import time
 from collections import Counter, deque
@@ -35,27 +35,27 @@ from .noised import make_privacy
 from .plausible import check_values, check_weight, moved_by, outstanding
 
 FOR_EVER = 1e9  # seconds
-SLOWER, FEWEST_SECONDS = 10, 300.0  # than any answer so far, and at least: then a client's process has died
+SLOWER, FEWEST_SECONDS = 10, 300.0  # times the slowest answer; after that a client's process counts as dead
 REJECTED = "upload rejected"
-ROUND_ATTEMPTS = 3  # at a round, or a measurement, of which too little came back
+ROUND_ATTEMPTS = 3  # attempts at a round, or a measurement, with too few results
 T = TypeVar("T")
 
 
 class Policy(NamedTuple):
-    """How a fleet deals with its clients."""
+    """How a fleet treats its clients."""
 
     window: int  # orders under way at once: more than can be worked on only fill the server's memory
-    strict: bool = True  # a client that fails ends the run; else the round goes on without it
+    strict: bool = True  # a client that fails ends the run; else the round continues without it
     run: str = ""  # names the run where sites keep their state
-    quorum: int = 1  # clients without whom there is no round
+    quorum: int = 1  # clients that a round requires
     wait: float = 0.0  # seconds for the quorum to connect
     answer: float = FOR_EVER  # seconds a client has for its answer
     poll: float = 0.02
-    most: int = 0  # images of a client, where the server has not dealt them; 0: not limited
+    most: int = 0  # images of a client, if the server has not dealt them; 0: not limited
 
 
 class ClientOrder(NamedTuple):
-    """What a client is asked to do."""
+    """An order to a client."""
 
     job: Job
     payload: Payload
@@ -72,12 +72,12 @@ class Sent(NamedTuple):
 
 
 class Question(NamedTuple, Generic[T]):
-    """What clients are asked, and what becomes of an answer."""
+    """A question to clients, and the handling of an answer."""
 
     kind: str  # of message
     order: Callable[[int], ClientOrder]
     read: Callable[[ClientOrder, RecordDict], T]
-    without: str = "is missing"  # what is said of a client that gives no answer
+    without: str = "is missing"  # what is reported of a client that gives no answer
 
 
 class FlowerFleet:
@@ -100,21 +100,21 @@ class FlowerFleet:
         self._moves: dict[int, float] = {}  # in this round: how far each site moved the model
         self._slowest: dict[str, float] = {}  # seconds of the slowest answer so far, by kind of message
         self._results: list[ClientResult | Missing] = []  # of this round, from sites: an upload may be at fault
-        self._again: list[ClientResult | Missing] = []  # the same without that one, for the round's repetition
-        self._begun: int | None = None  # the round of the checkpoint that this process began with
+        self._again: list[ClientResult | Missing] = []  # the same without that one, to repeat the round
+        self._begun: int | None = None  # the round of the checkpoint that this process started from
 
     def for_clients(self, config: Config) -> Config:
         return for_clients(config)
 
     def needed(self, drawn: int) -> int:
-        """Clients without whom there is no round."""
+        """Return the number of clients that a round requires."""
         return min(self.policy.quorum, drawn)
 
     def prepare(self, round: int, clients: list[int]) -> None:
-        """Nothing: clients draw their own plans."""
+        """Do nothing: clients draw their own plans."""
 
     def close(self) -> None:
-        """Nothing: the cluster ends with its own context."""
+        """Do nothing: the cluster ends with its own context."""
 
     def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterator[ClientResult | Missing]:
         question = Question(MessageType.TRAIN, lambda client: self._order(round, client, snapshot), self._result)
@@ -134,9 +134,9 @@ class FlowerFleet:
         self.labels.check(round, tallies)
 
     def leave_out(self, round: int, is_finite: Callable[[Weights], bool]) -> bool:
-        """Let the round be repeated without the uploads that made its model not finite.
+        """Exclude the uploads that made the round's model not finite; return whether to repeat the round.
 
-        An upload is at fault if its own model fails the test; if none does, the one that moved the model most. Where
+        An upload is at fault if its own model fails the test; if none does, the one that moved the model most. If
         all fail, training itself went wrong.
         """
         models = {r.upload.client: r.upload.weights for r in self._results if isinstance(r, ClientResult)}
@@ -153,9 +153,9 @@ class FlowerFleet:
         return True
 
     def measure(self, round: int, weights: Weights) -> list[NormSums | Missing]:
-        """Ask all clients; where too few answer, once more with the same model.
+        """Ask all clients; if too few answer, ask once more with the same model.
 
-        To repeat the round instead would show clients a second model of it, with other noise.
+        Repeating the round instead would show clients a second model of it, with other noise.
         """
         clients = self.federation.holders
         own = {name: weights.params[name] for name in self.federation.net.first.params}  # a method may have more
@@ -170,13 +170,13 @@ class FlowerFleet:
                 return found
 
     def score(self, round: int, weights: Weights) -> list[SiteScore | Missing]:
-        """Ask all clients; a model is scored by those that answer."""
+        """Ask all clients; return the scores of those that answer."""
         ask = partial(self._measuring, round, Payload(weights, {}))
         question = Question(SCORE, ask, lambda sent, content: read_score(content, sent.job), without="is not scored")
         return [*self._asked(round, self.federation.holders, question)]
 
     def _asked(self, round: int, clients: list[int], question: Question[T]) -> Iterator[T | Missing]:
-        """Each client's answer, in their order; only some orders are under way at a time."""
+        """Yield each client's answer, in client order; only some orders are under way at a time."""
         there, waiting = self._quorum(round, clients), deque(clients)
         sent: dict[int, Sent] = {}
         for client in clients:
@@ -191,7 +191,7 @@ class FlowerFleet:
                 yield self.lost(round, client, there.why_not(client), question.without)
 
     def _quorum(self, round: int, clients: list[int]) -> Connected:
-        """The clients' nodes, once enough of them are connected."""
+        """Return the clients' nodes, once enough of them are connected."""
         policy, told, until = self.policy, "", time.monotonic() + self.policy.wait
         needed = self.needed(len(clients))
         while len((there := self.nodes.of(clients)).nodes) < needed:
@@ -207,7 +207,7 @@ class FlowerFleet:
         return there
 
     def _check_enough(self, kind: str, round: int, used: int, drawn: int) -> None:
-        """A round, or a measurement, of which too little came back does not count."""
+        """Reject a round, or a measurement, with too few results."""
         needed = self.needed(drawn)
         if used >= needed:
             del self._failed[kind]
@@ -243,7 +243,7 @@ class FlowerFleet:
         return Sent(order, self.push(message), now, now + most)
 
     def push(self, message: Message) -> str:
-        """A message's number by which its answer is asked for; empty if it could not be sent."""
+        """Send a message; return its number for the answer, or an empty text if it could not be sent."""
         return next(iter(self.grid.push_messages([message])), "")
 
     def _receive(self, question: Question[T], sent: Sent) -> T | Missing:
@@ -259,7 +259,7 @@ class FlowerFleet:
 
     def _result(self, sent: ClientOrder, content: RecordDict) -> ClientResult:
         result = read_result(content, sent.job, self.forms)
-        if self.policy.run:  # it comes from a site
+        if self.policy.run:  # the result comes from a site
             check_weight(result.upload.num_samples, sent.job.client, self.federation, self.policy.most)
             check_values(result.upload, sent.payload, result.tally, self.federation.layout)
             self._moves[sent.job.client] = moved_by(result.upload, sent.payload)
@@ -273,30 +273,30 @@ class FlowerFleet:
         return found
 
     def reply(self, message: str, deadline: float, seconds: float | None = None) -> Message | str:
-        """The answer to a message, or why there is none: it had so many seconds, or as many as answers have at most."""
+        """Return the answer to a message, or why there is none after `seconds` or the usual limit."""
         while message:
             for reply in self.grid.pull_messages([message]):
                 return unwrap_message(reply.error.reason or "") if reply.has_error() else reply
-            if time.monotonic() > deadline:  # asked at least once: it may lie there since long
+            if time.monotonic() > deadline:  # checked at least once: the answer may have arrived long ago
                 break
             time.sleep(self.policy.poll)
         return f"no answer within {self.policy.answer if seconds is None else seconds:.0f} s"
 
     def lost(self, round: int, client: int, reason: str, without: str = "is missing") -> Missing:
         place = f"round {round}, client {client}"
-        where = "" if reason.startswith(place) else f"{place}: "  # a client that failed says it itself
+        where = "" if reason.startswith(place) else f"{place}: "  # a client that failed names itself
         self.tell(f"round {round}: client {client} {without}: {reason}", f"{where}{reason}")
         return Missing(client, reason)
 
     def tell(self, line: str, reason: str) -> None:
-        """Say what a round does without; for a strict fleet this is the reason to stop."""
+        """Report a client that a round continues without; a strict fleet stops for this reason."""
         if self.policy.strict:
             raise RunError(f"{reason}; the checkpoint before it is kept")
         self.say(line)
 
 
 def flower_engine(fleet: FlowerFleet) -> Engine:
-    """Rounds whose clients are behind Flower."""
+    """Return an engine for rounds whose clients are behind Flower."""
     federation, privacy = fleet.federation, fleet.privacy
     set_up_torch(federation)
     after = {} if privacy is None else {"after": privacy.noised}
@@ -305,7 +305,7 @@ def flower_engine(fleet: FlowerFleet) -> Engine:
 
 
 def for_clients(config: Config) -> Config:
-    """The settings that clients need: they have working folders of their own, and get all weights from the server."""
+    """Return the settings for clients: they have other working folders, and get all weights from the server."""
     dir, file = (place and str(at_home(Path(place)).resolve()) for place in (config.data.dir, config.partition.file))
     data, partition = replace(config.data, dir=dir), replace(config.partition, file=file)
     return without_start(replace(config, data=data, partition=partition))
@@ -318,12 +318,12 @@ def to_device(result: ClientResult, federation: Federation) -> ClientResult:
 
 
 def mark(round: int) -> State:
-    """What a server keeps of a client whose state is at its site: which round left that state."""
+    """Return the server's record of a client whose state is at its site: the round that left that state."""
     return {"round": torch.tensor(round)}
 
 
 def kept(job: Job, sent: State) -> State:
-    """What a server keeps of a client: the state that came along, or the mark of one at its site."""
+    """Return the server's record of a client: the state that came along, or the mark of one at its site."""
     return mark(job.round) if job.run else sent
 
 
@@ -332,9 +332,9 @@ def counted_in(mark: State) -> int:
 
 
 def resumable_from(every: int, begun: int, round: int) -> int:
-    """The round of the older of the two checkpoints that exist when this round begins; 0 as long as it is not known.
+    """Return the round of the older of the two checkpoints that exist when this round starts; 0 if unknown.
 
-    A process knows of the one that it began with, and of its own; others may have been made with another `every`.
+    A process knows the one that it started from, and its own; others may have been made with another `every`.
     """
     newest = (round - 1) // every * every
     return 0 if newest <= begun else max(begun, newest - every)

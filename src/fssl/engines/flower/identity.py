@@ -1,4 +1,4 @@
-"""Who is who: a node is a site by its key, which the server's operator admitted, never by what it says of itself."""
+"""The identity of nodes: a node is a site by its admitted key, never by what it claims."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -6,18 +6,18 @@ from typing import NamedTuple
 
 
 class AdmittedSite(NamedTuple):
-    """A site as the server's operator admitted it."""
+    """A site that the server's operator admitted."""
 
     name: str
     key: str  # fingerprint
 
 
 class Node(NamedTuple):
-    """What Flower knows of a node. It vouches for the key, and for nothing else."""
+    """What Flower knows of a node. Only the key is verified."""
 
     number: int
     key: str  # fingerprint
-    name: str = ""  # chosen by whoever registered the key
+    name: str = ""  # chosen when the key was registered
     status: str = ""
     since: str = ""
 
@@ -27,7 +27,7 @@ class Node(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """The node of each client that has one, clients that two nodes claim, and nodes whose key nobody admitted."""
+    """The node of each client that has one, clients that two nodes claim, and nodes whose key is not admitted."""
 
     nodes: dict[int, Node]
     disputed: dict[int, str]
@@ -35,12 +35,12 @@ class Assignment(NamedTuple):
 
 
 def fingerprint(key: bytes) -> str:
-    """A short name of a public key; two keys never share one."""
+    """Return a short name of a public key; two keys never share one."""
     return hashlib.sha256(key).hexdigest()
 
 
 def assign(sites: Sequence[AdmittedSite], nodes: Iterable[Node]) -> Assignment:
-    """The clients' nodes. Where two nodes claim one site, something is wrong and neither is used."""
+    """Return the clients' nodes. If two nodes claim one site, neither is used."""
     nodes = list(nodes)
     admitted = {site.key for site in sites}
     strangers = [node for node in nodes if node.key not in admitted]

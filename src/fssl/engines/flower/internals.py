@@ -25,31 +25,31 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LOGGER = "flwr"  # the name of Flower's logger
-ERROR = "ERROR"  # how a line of an error in a log begins
+ERROR = "ERROR"  # the start of an error line in a log
 CONNECTED = "SuperNode ID:"  # in the log of a SuperNode once it is connected
 REFUSED = "Failed to activate SuperNode"  # in the log of a SuperNode whose key is not registered, or in use
-DISMISSED = "SuperNode terminated gracefully"  # the same, once the server takes its key no longer, or on SIGTERM
+DISMISSED = "SuperNode terminated gracefully"  # the same, once the server rejects its key, or on SIGTERM
 RETRYING = re.compile(r"Connection attempt failed, retrying in ([\d.]+) seconds")  # the same, if nothing answers
 RECONNECTED = "Connection successful after"  # the same, once something does
-UNVERIFIED = "CERTIFICATE_VERIFY_FAILED"  # the same, of a server that cannot show that it is the right one
+UNVERIFIED = "CERTIFICATE_VERIFY_FAILED"  # the same, of a server that cannot prove its identity
 UNAVAILABLE = "SuperLink is unavailable"  # in an error of the `flwr` command
 UNAUTHORIZED = "Authentication failed. Please run"  # the same, without the operator's credential
 EMPTY_POOL = "ActorPool is empty"  # in the ValueError of a Ray cluster with too few resources
 ONLINE, UNREGISTERED = "online", "unregistered"  # statuses of a node
 FOR_SITES = "/v1/fleet/"  # beginnings of paths of a SuperLink: nodes sign what they send here
-FOR_OPERATORS = "/v1/control/"  # keys and runs; Flower has no credential of its own for it
+FOR_OPERATORS = "/v1/control/"  # keys and runs; Flower has no separate credential for it
 FOR_PROGRAMS = "/v1/runtime/"  # SuperExec and apps, by a shared secret and tokens
 LIST_NODES, ACQUIRE_TASK = "/v1/control/list-nodes", "/v1/runtime/acquire-task"
-LOOKS = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # in the environment: seconds between a SuperExec's looks for tasks
+LOOKS = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # in the environment: seconds between a SuperExec's polls for tasks
 RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # in the environment, also on Linux
 RAY_AUTH, RAY_TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
-WRAPPING = ("Message: ", "occurred. ")  # what precedes an exception's own message
+WRAPPING = ("Message: ", "occurred. ")  # the prefixes of an exception's own message
 MODULUS = 2**32  # of SecAgg+: masked numbers are whole, from 0 to here
-SECAGG = "secaggplus_configs"  # the record by which a message belongs to SecAgg+
+SECAGG = "secaggplus_configs"  # the record that marks a message of SecAgg+
 
 
 def run_superlink(words: list[str], guard: Callable[[Any], Any]) -> None:
-    """Run Flower's SuperLink in this process; everything that it serves passes through `guard`."""
+    """Run Flower's SuperLink in this process; every request to it passes through `guard`."""
     import uvicorn
     from flwr.superlink.cli.flower_superlink import flower_superlink
 
@@ -60,23 +60,23 @@ def run_superlink(words: list[str], guard: Callable[[Any], Any]) -> None:
 
 
 class ForeignAppError(Exception):
-    """A server ships another app than this site's fssl builds, and why it may do so."""
+    """The app of a server differs from the one that this site's fssl builds; the message gives the reason."""
 
 
 def packed_app(files: dict[str, str]) -> bytes:
-    """An app of these files as Flower packs it, uncompressed."""
+    """Return an app of these files as Flower packs it, uncompressed."""
     from flwr.cli.build import build_fab_from_files
 
     return build_fab_from_files({name: text.encode() for name, text in files.items()})[0]
 
 
 def run_supernode(words: list[str], check: Callable[[str, str], None], rejected: Callable[[str], None]) -> None:
-    """Run Flower's SuperNode in this process; it looks for news five times as often as by itself.
+    """Run Flower's SuperNode in this process, polling five times as often as by default.
 
-    `check` raises ForeignAppError for the SHA-256 of an app, of which the server says this version, that is not to run
-    here; `rejected` is told why.
+    `check` raises ForeignAppError if an app with this SHA-256 and stated version must not run here; `rejected` gets
+    the reason.
 
-    It would ask the server for a message every 3 s, and its own programs for an answer every 0.5 s.
+    By default a SuperNode polls the server every 3 s, and its own programs every 0.5 s.
     """
     from flwr.supernode.cli import flower_supernode
 
@@ -89,7 +89,7 @@ def run_supernode(words: list[str], check: Callable[[str, str], None], rejected:
 
 
 def keep_in_step(node: Any) -> None:
-    """Let a SuperNode answer the message that it got last, whatever became of those before.
+    """Let a SuperNode answer the message that it got last, whatever happened to earlier ones.
 
     It takes a message, sends one answer, and takes the next. If a server dies while a message is on its way, that
     message stays with the node, is worked on later, and its answer goes out in place of the next one's: from then on
@@ -105,14 +105,14 @@ def keep_in_step(node: Any) -> None:
 
     def push_answer(**given: Any) -> None:
         push(**given)
-        while unanswered(given["state"]):  # that was the answer to another
+        while unanswered(given["state"]):  # that was the answer to another message
             push(**given)
 
     node._pull_and_store_message, node._push_messages = pull_whole, push_answer
 
 
 def keep_foreign_apps_out(node: Any, check: Callable[[str, str], None], rejected: Callable[[str], None]) -> None:
-    """Let a SuperNode answer a run that ships another app than ours by an error, without unpacking the app."""
+    """Let a SuperNode reject a run that ships another app than ours, without unpacking the app."""
     from flwr.app import Error, Message
     from flwr.common.constant import ErrorCode
 
@@ -149,14 +149,14 @@ def keep_foreign_apps_out(node: Any, check: Callable[[str, str], None], rejected
 
 
 def unanswered(state: Any) -> list[str]:
-    """Messages that a SuperNode holds; one that is answered goes with its answer."""
+    """Return the messages that a SuperNode holds; an answered one is removed with its answer."""
     with state.lock_msg_store:
         held = [entry.message.metadata for entry in state.msg_store.values()]
     return [message.message_id for message in held if not message.reply_to_message_id]
 
 
 def run_superexec(words: list[str], launch: Callable[[str, str], None], close: Callable[[], None]) -> None:
-    """Run Flower's SuperExec in this process; the tasks of clients, each an address and a token, go to `launch`."""
+    """Run Flower's SuperExec in this process; clients' tasks, each an address and a token, are passed to `launch`."""
     from flwr.supercore.cli import flower_superexec
     from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
     from flwr.supercore.superexec.executor import LaunchResult
@@ -173,7 +173,7 @@ def run_superexec(words: list[str], launch: Callable[[str, str], None], close: C
                 return LaunchResult.accepted()
             words = [TASK_TYPE_TO_COMMAND[spec.task_type], "--runtime-api-address", spec.runtime_api_address]
             words += get_client_tls_args(spec.insecure, spec.root_certificates_path)
-            with TemporaryFile() as secret:  # of no name, so that no other process finds it; argv is for all to read
+            with TemporaryFile() as secret:  # unnamed, so that no other process finds it; argv is readable by all
                 secret.write(spec.token.encode())
                 secret.seek(0)
                 words += ["--parent-pid", str(spec.parent_pid), "--token-file", f"/dev/fd/{secret.fileno()}"]
@@ -191,7 +191,7 @@ def run_superexec(words: list[str], launch: Callable[[str, str], None], close: C
 
 
 def run_client_task(address: str, token: str) -> None:
-    """Run a task of the SuperNode at this address of this machine; unlike Flower's, the process lives on.
+    """Run a task of the SuperNode at this address of this machine; unlike in Flower, the process stays alive.
 
     The app is the installed one: nothing that came with the run is unpacked or imported.
     """
@@ -212,13 +212,13 @@ def run_client_task(address: str, token: str) -> None:
 
 
 def credentials(address: str, token: str) -> dict[str, str]:
-    """What the `flwr` command keeps of an account at a server; it sends the token along."""
+    """Return the `flwr` command's record of an account at a server; it sends the token with each request."""
     kept = {"authn-type": "oidc", "oidc-access-token": token, "oidc-refresh-token": token}
     return {f"flower.account-auth.{address}.{key}": base64.b64encode(v.encode()).decode() for key, v in kept.items()}
 
 
 def registered_nodes(address: str, root: bytes | None, token: str) -> list[Node]:
-    """All nodes that a SuperLink knows, with their keys (the `flwr` command does not show these).
+    """Return all nodes that a SuperLink knows, with their keys (the `flwr` command does not show these).
 
     Raises ConnectionError if nothing answers there, and PermissionError if the token is not the operator's.
     """
@@ -240,25 +240,25 @@ def registered_nodes(address: str, root: bytes | None, token: str) -> list[Node]
 
 
 def as_node(info: Any) -> Node:
-    """A node from Flower's record of it."""
+    """Return a node from Flower's record of it."""
     time = info.last_activated_at if info.status == ONLINE else info.last_deactivated_at
     since = f"{time[:19].replace('T', ' ')}Z" if time else ""  # it is UTC
     return Node(info.node_id, fingerprint(info.public_key), info.name, info.status, since)
 
 
 def has_finished(status: str) -> bool:
-    """Whether a run's status is final: `finished:completed`, `finished:failed` or `finished:stopped`."""
+    """Return whether a run's status is final: `finished:completed`, `finished:failed` or `finished:stopped`."""
     return status.startswith("finished")
 
 
 def lacks_connection(reason: str, connection: str) -> bool:
-    """Whether the `flwr` command failed because its configuration does not name this connection."""
+    """Return whether the `flwr` command failed because its configuration does not name this connection."""
     text = reason.lower()
     return f"connection '{connection}'" in text and "not found" in text
 
 
 def unwrap_message(reason: str) -> str:
-    """The message of an exception at a client, without what Flower wraps around it."""
+    """Return the message of an exception at a client, without Flower's wrapping."""
     text = re.sub(r"^<class '[^']*'>:<'", "", " ".join(reason.split()))
     for mark in WRAPPING:
         text = text.rpartition(mark)[2]
@@ -268,7 +268,7 @@ def unwrap_message(reason: str) -> str:
 def keep_ray_private(is_ours: bool) -> None:
     """Let a Ray cluster that we start listen on 127.0.0.1, and answer only processes that have our token.
 
-    Ray runs code for whoever reaches its ports, and by itself it listens on all network interfaces. Without clusters,
+    Ray runs code from any client of its ports, and by default it listens on all network interfaces. Without clusters,
     as by default on Windows and macOS, it knows no other address than that of the loopback device. It reads all of this
     when it is imported: a script that has imported Ray before gets a cluster on 127.0.0.1 without a token.
     """
@@ -277,14 +277,14 @@ def keep_ray_private(is_ours: bool) -> None:
         os.environ |= {RAY_AUTH: "token", RAY_TOKEN: secrets.token_hex(32)}
     from ray._private import ray_constants, services
 
-    ray_constants.ENABLE_RAY_CLUSTER = not is_ours  # of a second run in one process
+    ray_constants.ENABLE_RAY_CLUSTER = not is_ours  # for a second run in one process
     # Without the dashboard, its process does nothing but ask the metadata services of three clouds where it runs,
-    # whatever RAY_USAGE_STATS_ENABLED says.
+    # whatever RAY_USAGE_STATS_ENABLED is.
     services.start_api_server = lambda *given, **options: ("", None)
 
 
 def count_actors(resources: dict[str, float]) -> int:
-    """The number of clients with these resources that fit into the running Ray cluster."""
+    """Return the number of clients with these resources that fit into the running Ray cluster."""
     from flwr.simulation.ray_transport.ray_actor import pool_size_from_resources
 
     return pool_size_from_resources(resources)
@@ -305,16 +305,16 @@ def add_noise(arrays: list["NDArray[Any]"], noise: float, clip: float, clients: 
 
 
 class MaskTerms(NamedTuple):
-    """What a round of SecAgg+ agrees on."""
+    """The parameters of a round of SecAgg+."""
 
-    threshold: int  # clients without whom nothing is opened
-    max_weight: int  # of a client in the mean: its weight is sent as a share of it
+    threshold: int  # clients that opening requires
+    max_weight: int  # of a client in the mean: weights are sent as shares of it
     range: float  # absolute values of a model are below it
-    levels: int  # whole numbers that they are rounded to; those of all clients together stay below the modulus
+    levels: int  # whole numbers that they are rounded to; the sum over all clients stays below the modulus
 
 
 class Told(NamedTuple):
-    """What a client says in the clear beside its masked upload."""
+    """The facts that a client sends unmasked with its masked upload."""
 
     num_samples: int
     facts: dict[str, Any]
@@ -325,7 +325,7 @@ class HaltedError(Exception):
 
 
 def mask(message: "Message", context: "Context", call_next: Callable[..., "Message"]) -> "Message":
-    """Answer what belongs to SecAgg+ by Flower's mod of a client, which asks the app itself once in a round."""
+    """Answer a message of SecAgg+ with Flower's client mod, which calls the app itself once in a round."""
     from flwr.client.mod import secaggplus_mod
 
     if SECAGG in message.content:
@@ -334,7 +334,7 @@ def mask(message: "Message", context: "Context", call_next: Callable[..., "Messa
 
 
 def to_be_masked(arrays: list["NDArray[Any]"], told: Told) -> "RecordDict":
-    """An app's answer for Flower's mod, which takes the arrays out and puts masked ones in."""
+    """Return an app's answer for Flower's mod, which replaces the arrays by masked ones."""
     from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
     from flwr.compat.common.recorddict_compat import fitres_to_recorddict
 
@@ -343,11 +343,11 @@ def to_be_masked(arrays: list["NDArray[Any]"], told: Told) -> "RecordDict":
 
 
 class MaskedSum:
-    """A round of SecAgg+ by Flower's workflow. That is made for a strategy of the old kind, which this stands for.
+    """A round of SecAgg+ by Flower's workflow, to which this object is a strategy of the old kind.
 
     Args:
         ask: Sends messages to nodes and returns their answers.
-        orders: What each node is asked to train.
+        orders: The order for each node.
     """
 
     def __init__(
@@ -358,7 +358,7 @@ class MaskedSum:
         self.ask, self.orders = ask, orders
         self.mean: list[NDArray[Any]] = []
         self.workflow = SecAggPlusWorkflow(
-            num_shares=1.0,  # everyone has a share of everyone's secrets
+            num_shares=1.0,  # every client has a share of every client's secrets
             reconstruction_threshold=terms.threshold,
             max_weight=terms.max_weight,
             clipping_range=terms.range,
@@ -367,7 +367,7 @@ class MaskedSum:
         )
 
     def run(self, round: int, check: Callable[[dict[int, Told]], None]) -> dict[int, Told]:
-        """What the nodes told whose uploads are in `mean`; `check` sees it before anything is opened."""
+        """Return the facts from the nodes whose uploads are in `mean`; `check` sees them before anything is opened."""
         from flwr.app import ArrayRecord
         from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
         from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
@@ -381,7 +381,7 @@ class MaskedSum:
         grid: Any = SimpleNamespace(send_and_receive=lambda messages, timeout: self.ask(messages))
         go_on(workflow.setup_stage(grid, around, state), "to exchange keys")
         go_on(workflow.share_keys_stage(grid, around, state), "to share secrets")
-        # Flower would ask for shares of a node that left before it gave any out, and no node could answer.
+        # Flower would ask for shares of a node that left before it sent any, and no node could answer.
         state.sampled_node_ids = set(state.active_node_ids)
         state.nid_to_neighbours = {n: state.nid_to_neighbours[n] & state.active_node_ids for n in state.active_node_ids}
         state.nid_to_fitins = {node: self.orders[node] for node in state.active_node_ids}
@@ -391,7 +391,7 @@ class MaskedSum:
         go_on(workflow.unmask_stage(grid, around, state), "to open the sum")
         return told
 
-    # What the workflow asks of a strategy and of those around it.
+    # The interface that the workflow needs from a strategy and its environment.
 
     def configure_fit(self, *given: Any) -> list[tuple[Any, Any]]:
         from flwr.common import FitIns, Parameters

@@ -1,4 +1,4 @@
-"""Whether any site has a labeled image, by the sums that sites send anyway: without one, nothing is learned."""
+"""Detects runs without a labeled image at any site, by sums that sites send anyway: nothing would be learned."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,10 +13,10 @@ L_S = "l_s"  # the sum of the supervised losses: 0 at a client without labels
 
 
 class LabelWatch:
-    """Stops a run of which every client has trained and none had a labeled image.
+    """Stops a run if every client has trained and none had a labeled image.
 
-    After many rounds L_s may be 0, too, for images known by heart: so only a process that begins with the first round
-    watches, and only until somebody had a label.
+    After many rounds L_s may also be 0 for memorized images: so only a process that starts with the first round
+    watches, and only until a client had a label.
     """
 
     def __init__(self, federation: Federation, say: Callable[[str], None]) -> None:
@@ -27,7 +27,7 @@ class LabelWatch:
         self.has_begun = False
 
     def check(self, round: int, tallies: Mapping[int, Tensor]) -> None:
-        """Look at what the clients of a round sent; stop, or say after the first one who may have labels."""
+        """Check what the clients of a round sent; stop, or report after the first one which clients may have labels."""
         self.is_over = self.is_over or not (self.has_begun or round == 1)
         if self.is_over:
             return
@@ -44,5 +44,5 @@ class LabelWatch:
         self.has_begun = True
 
     def of(self, tally: Tensor, name: str) -> float:
-        """A sum over all steps of a client."""
+        """Return a sum over all steps of a client."""
         return float(tally[0, self.sums.index(name)])

@@ -1,4 +1,4 @@
-"""Uploads that the server sees masked, by Flower's SecAgg+: of a round it opens the mean alone.
+"""Masked uploads, by Flower's SecAgg+: of a round the server opens only the mean.
 
 Keys, shares, masks and rounding are Flower's own, and so are their limits: `fssl docs flower` has them.
 """
@@ -34,7 +34,7 @@ NEEDED = 2 / 3  # of the clients that begin a round
 def make_fleet(
     federation: Federation, grid: Grid, nodes: Nodes, policy: Policy, say: Callable[[str], None] = lambda text: None
 ) -> FlowerFleet:
-    """The fleet that the settings ask for."""
+    """Return the fleet for these settings."""
     kind = MaskedFleet if is_masked(federation.config) else FlowerFleet
     return kind(federation, grid, nodes, policy, say)
 
@@ -47,7 +47,7 @@ def is_masked(config: Config) -> bool:
 
 
 def masked_answer(job: Job, result: ClientResult, forms: Forms, config: Config, with_state: bool) -> RecordDict:
-    """What a client hands to Flower's mod; refuses what its rounding would spoil in silence."""
+    """Return a client's answer for Flower's mod; reject values that its rounding would silently spoil."""
     upload, privacy = result.upload, config.privacy
     if privacy.max_weight is None or upload.num_samples > privacy.max_weight:
         raise SiteError(f"its weight in the mean is {upload.num_samples}; privacy.max_weight is {privacy.max_weight}")
@@ -64,14 +64,14 @@ def masked_answer(job: Job, result: ClientResult, forms: Forms, config: Config, 
 
 
 def check_promise(config: Config, masked: object) -> None:
-    """Refuse a run without masks at a site whose operator wants them: whose `masked` is anything but false."""
+    """Reject a run without masks at a site whose operator requires them: `masked` is anything but false."""
     if masked is not False and not is_masked(config):
         wanted = "but the operator of this site wants 'secagg+' (masked in site.toml)"
         raise SiteError(f"privacy.aggregation = '{config.privacy.aggregation}', {wanted}")
 
 
 def check_masks(message: Message, config: Config) -> None:
-    """Refuse an order that would let an upload out unmasked though the settings promise masks.
+    """Reject an order that would send an upload unmasked although the settings promise masks.
 
     Flower's mod masks the answers to messages of one type, and passes on all others as they are.
     """
@@ -84,12 +84,12 @@ def check_masks(message: Message, config: Config) -> None:
 
 
 class MaskedFleet(FlowerFleet):
-    """A fleet whose server sees no single upload: each result bears the mean of all, which is its own mean."""
+    """A fleet whose server sees no single upload: each result has the mean of all as its upload."""
 
     max_weight = 1
 
     def for_clients(self, config: Config) -> Config:
-        """The settings with the weight that clients' weights are sent as shares of."""
+        """Return the settings with the weight that clients' weights are sent as shares of."""
         federation, privacy = self.federation, config.privacy
         known = (federation.method.num_samples(federation.counts(k)) for k in range(config.partition.clients))
         self.max_weight = privacy.max_weight or max(1, *known)
@@ -112,14 +112,15 @@ class MaskedFleet(FlowerFleet):
         self.labels.check(round, {client: result.tally for client, result in results.items()})
 
     def terms(self, asked: int, drawn: int) -> MaskTerms:
-        """What a round agrees on. What it would not use is not opened: two means that differ by a client tell of it."""
+        """Return the parameters of a round."""
+        # A mean that is not used stays closed: two means that differ by a client would reveal its upload.
         threshold = max(self.needed(drawn), round(NEEDED * asked))
         levels = MODULUS >> asked.bit_length()  # the finest that cannot overflow
         return MaskTerms(threshold, self.max_weight, self.federation.config.privacy.range, levels)
 
 
 class MaskedRound:
-    """One round of SecAgg+ with the nodes that have orders, and what became of each client."""
+    """One round of SecAgg+ with the nodes that have orders, and the outcome of each client."""
 
     def __init__(self, fleet: MaskedFleet, round: int, orders: dict[int, ClientOrder], terms: MaskTerms) -> None:
         self.fleet, self.round, self.orders, self.terms = fleet, round, orders, terms
@@ -127,7 +128,7 @@ class MaskedRound:
         self.missing: dict[int, Missing] = {}
 
     def opened(self) -> dict[int, ClientResult]:
-        """Each client's result, all with the same mean; none, if nothing could be opened."""
+        """Return each client's result, all with the same mean; none if nothing could be opened."""
         contents = {node: order.content for node, order in self.orders.items()}
         masked = MaskedSum(self.ask, contents, self.terms)
         try:
@@ -137,7 +138,7 @@ class MaskedRound:
             raise
         except HaltedError as error:
             return self.halted(str(error))
-        except Exception as error:  # whatever is made of bytes from outside, it must not end the run
+        except Exception as error:  # any error from outside bytes: it must not end the run
             return self.halted(f"{REJECTED}: {described(error)}")
         return {k: r._replace(upload=r.upload._replace(weights=mean)) for k, r in self.told.items()}
 
@@ -154,7 +155,7 @@ class MaskedRound:
             self.missing[client] = self.fleet.lost(self.round, client, reason)
 
     def ask(self, messages: list[Message]) -> list[Message]:
-        """The nodes' answers. Who said all that it has to say is not lost, even if it does not help to open the sum."""
+        """Return the nodes' answers; a client that has sent its upload is not lost if it fails later."""
         fleet, answers = self.fleet, []
         until = time.monotonic() + fleet.policy.answer
         sent = [(message.metadata.dst_node_id, fleet.push(message)) for message in messages]
@@ -167,7 +168,7 @@ class MaskedRound:
         return answers
 
     def hear(self, told: dict[int, Told]) -> None:
-        """Take what clients said in the clear; stops before a mean of too few is opened."""
+        """Store what clients sent unmasked; stop before a mean of too few is opened."""
         jobs = {node: self.orders[node].job for node in told}
         self.told = {jobs[node].client: self.read(jobs[node], each) for node, each in told.items()}
         if sum(result.upload.num_samples > 0 for result in self.told.values()) < FEWEST_MASKED:

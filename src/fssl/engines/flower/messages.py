@@ -1,4 +1,4 @@
-"""Our records in Flower's messages: a payload and a job go down, an upload and a tally, or sums, come up."""
+"""Our records in Flower's messages: the server sends a payload and a job, a client an upload and a tally, or sums."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -28,18 +28,18 @@ MessageParts = dict[str, ArrayRecord | MetricRecord | ConfigRecord]
 
 
 class Job(NamedTuple):
-    """What a client is asked to do; its numbers follow from the configuration, the round and its number."""
+    """An order to a client; its numbers follow from the configuration, the round and its number."""
 
     config: str  # TOML
     round: int
     client: int
-    run: str = ""  # names the run where a site keeps the client's state; else the state comes along
-    counted: int = 0  # the client's last round that counted: it goes on with its state of then
-    resumable: int = 0  # the earliest round that a resumed server may go on from
+    run: str = ""  # names the run where a site keeps the client's state; else the message has the state
+    counted: int = 0  # the client's last round that counted: it continues with the state of that round
+    resumable: int = 0  # the earliest round that a resumed server may continue from
 
 
 class SiteError(RunError):
-    """What a site tells the server of its trouble."""
+    """An error at a site that is reported to the server."""
 
 
 class BadUploadError(FormError):
@@ -47,7 +47,7 @@ class BadUploadError(FormError):
 
 
 def pack(tensors: State) -> ArrayRecord:
-    """All tensors in one array: Flower transfers each array of a record by requests of its own."""
+    """Return all tensors as one array: Flower transfers each array of a record by separate requests."""
     data = save({name: t.contiguous() for name, t in tensors.items()})
     return ArrayRecord({TENSORS: Array(np.frombuffer(data, np.uint8))})
 
@@ -59,7 +59,7 @@ def unpack(record: ArrayRecord | MetricRecord | ConfigRecord) -> State:
 
 
 class Forms(NamedTuple):
-    """Names, shapes and types of what travels; the tensors have no values."""
+    """Names, shapes and types of the sent tensors, without values."""
 
     payload: Payload
     upload: Payload
@@ -68,7 +68,7 @@ class Forms(NamedTuple):
 
 
 def message_forms(federation: Federation, client: int = 0) -> Forms:
-    """Asked of the method itself, as for the layout of the tally."""
+    """Return the forms, which the method itself defines, as for the layout of the tally."""
     size, net = federation.layout.size, federation.net
     counts = federation.counts(client)
     with sketch(federation.method, net, federation.task, counts, client) as (payload, local):
@@ -80,7 +80,7 @@ def message_forms(federation: Federation, client: int = 0) -> Forms:
 
 
 def order(job: Job, payload: Payload, state: State | None) -> RecordDict:
-    """The message to a client."""
+    """Return the message to a client."""
     records: MessageParts = {
         "job": ConfigRecord(job._asdict()),
         "payload": pack(named(**payload._asdict())),
@@ -96,7 +96,7 @@ def read_job(content: RecordDict) -> Job:
 
 
 def answer(job: Job, result: ClientResult, with_state: bool) -> RecordDict:
-    """The message back. A client's state only goes where it came from."""
+    """Return the message back. A client's state is only returned to where it came from."""
     upload = result.upload
     facts: dict[str, Any] = {"client": job.client, "round": job.round, "num_samples": upload.num_samples}
     records: MessageParts = {
@@ -110,7 +110,7 @@ def answer(job: Job, result: ClientResult, with_state: bool) -> RecordDict:
 
 
 def read_result(content: RecordDict, job: Job, forms: Forms) -> ClientResult:
-    """What a client sent, if it is of the expected form and every number in it is finite."""
+    """Return what a client sent, if it has the expected form and every number in it is finite."""
     check_parts(content, "facts", "upload", "tally")
     samples = check_weight(content["facts"], job)
     with from_outside():
@@ -125,13 +125,13 @@ def read_result(content: RecordDict, job: Job, forms: Forms) -> ClientResult:
 
 
 def sums_answer(job: Job, sums: NormSums) -> RecordDict:
-    """The message back to who asked for a measurement."""
+    """Return the answer to a request for a measurement."""
     facts: dict[str, Any] = {"client": job.client, "round": job.round, "batches": sums.batches}
     return RecordDict({"facts": ConfigRecord(facts), "sums": pack(sums.total)})
 
 
 def read_sums(content: RecordDict, job: Job, forms: Forms) -> NormSums:
-    """What a client measured, under the same conditions."""
+    """Return what a client measured, under the same conditions."""
     check_parts(content, "facts", "sums")
     batches = check_weight(content["facts"], job, "batches", least=1)
     with from_outside():
@@ -142,14 +142,14 @@ def read_sums(content: RecordDict, job: Job, forms: Forms) -> NormSums:
 
 
 def score_answer(job: Job, score: SiteScore) -> RecordDict:
-    """The message back to who asked how good a model is: three numbers for each part of the images."""
+    """Return the answer to how good a model is: three numbers for each part of the images."""
     facts: dict[str, Any] = {"client": job.client, "round": job.round, "num_samples": 0}
     sums: dict[str, Any] = {part: [float(number) for number in sums] for part, sums in score.parts.items()}
     return RecordDict({"facts": ConfigRecord(facts), "score": ConfigRecord(sums)})
 
 
 def read_score(content: RecordDict, job: Job) -> SiteScore:
-    """What a client found, if its numbers fit together."""
+    """Return a client's score of a model, if its numbers are consistent."""
     check_parts(content, "facts", "score")
     check_weight(content["facts"], job)
     scores: dict[str, Any] = dict(content["score"].items())
@@ -172,14 +172,14 @@ def check_parts(content: RecordDict, *names: str) -> None:
 
 
 def check_names(sent: State, expected: State) -> None:
-    """Refuse tensors that nobody asked for: they would only fill the server's memory."""
+    """Reject unexpected tensors: they would only fill the server's memory."""
     if unknown := sorted(sent.keys() - expected.keys()):
         raise BadUploadError(f"it has {len(unknown)} tensors that are not part of it, such as {unknown[0][:100]}")
 
 
 @contextmanager
 def from_outside() -> Iterator[None]:
-    """Whatever reading makes of bytes from outside, it must not end the run."""
+    """Turn any error in reading bytes from outside into BadUploadError, so that it cannot end the run."""
     try:
         yield
     except Exception as error:
@@ -187,7 +187,7 @@ def from_outside() -> Iterator[None]:
 
 
 def check_weight(facts: Mapping[str, Any], job: Job, key: str = "num_samples", least: int = 0) -> int:
-    """A client's weight in the mean; refuses what is of another client or round."""
+    """Return a client's weight in the mean; reject one of another client or round."""
     client, round, number = (facts.get(name) for name in ("client", "round", key))
     if (client, round) != (job.client, job.round):
         raise BadUploadError(f"it is of client {client!r}, round {round!r}")

@@ -1,4 +1,4 @@
-"""Which node trains which client: any of them in a simulation, in a deployment the one with the site's key."""
+"""The node of each client: any node in a simulation; in a deployment the one with the site's key."""
 
 import time
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from .internals import as_node
 
 
 class Connected(NamedTuple):
-    """The nodes of clients that are connected, and why others that are there cannot be used."""
+    """The nodes of connected clients, and why other connected nodes cannot be used."""
 
     nodes: dict[int, int]
     disputed: dict[int, str]
@@ -22,7 +22,7 @@ class Connected(NamedTuple):
 
 
 class Nodes(Protocol):
-    """A look at which node trains which of these clients."""
+    """Finds the node that trains each of these clients."""
 
     def of(self, clients: list[int]) -> Connected: ...
 
@@ -35,12 +35,12 @@ class AnyNode:
 
     def of(self, clients: list[int]) -> Connected:
         while not (ids := sorted(self.grid.get_node_ids())):
-            time.sleep(0.05)  # they are being registered
+            time.sleep(0.05)  # nodes are being registered
         return Connected({client: ids[client % len(ids)] for client in clients}, {})
 
 
 class AdmittedNodes:
-    """Sites whose keys the server's operator admitted: Flower lets nobody act as a node without its key."""
+    """Sites whose keys the server's operator admitted: Flower lets no node in without its key."""
 
     def __init__(self, grid: Grid, sites: Sequence[AdmittedSite]) -> None:
         self.grid, self.sites = grid, sites
@@ -51,7 +51,7 @@ class AdmittedNodes:
 
 
 class AskedNodes:
-    """Without keys, nodes are asked which client they are, each once."""
+    """Without keys, each node is asked once which client it is."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -75,7 +75,7 @@ class AskedNodes:
 
 
 def claimed_client(content: RecordDict) -> int:
-    """Which client a node says it is; none, if it says nothing of the kind."""
+    """Return the client that a node claims to be; None if it claims none."""
     said = content["who"].get("client") if "who" in content else None
     return said if type(said) is int else -1
 

@@ -21,7 +21,7 @@ class ClippedNoise(NamedTuple):
     noise: float
 
     def clipped(self, upload: Upload, payload: Payload) -> Upload:
-        """The upload moved towards what the client got; all clients count the same, whatever they say they hold."""
+        """Return the upload moved towards the payload; all clients count the same, whatever their stated size."""
         old = payload.weights.params
         new = [t.double().cpu().numpy() for t in upload.weights.params.values()]
         sent = [old[name].double().cpu().numpy() for name in upload.weights.params]
@@ -31,7 +31,8 @@ class ClippedNoise(NamedTuple):
         return upload._replace(weights=upload.weights._replace(params=params), num_samples=1)
 
     def noised(self, server: Server, used: int) -> Server:
-        """The mean of `used` clients with noise. Its randomness is the system's: from a seed it could be undone."""
+        """Return the server with noise on the mean of `used` clients."""
+        # The randomness is the system's: with a known seed the noise could be removed.
         params = server.weights.params
         arrays = [t.double().cpu().numpy().copy() for t in params.values()]
         add_noise(arrays, self.noise, self.clip, used)
@@ -43,6 +44,6 @@ def as_before(like: State, arrays: list[NDArray[Any]]) -> State:
 
 
 def make_privacy(federation: Federation) -> ClippedNoise | None:
-    """What the configuration asks for; `prepare` refuses it of a method that uses more than the mean."""
+    """Return the privacy of the settings; `prepare` rejects it for methods that use more than the mean."""
     settings = federation.config.privacy
     return None if settings.clip is None else ClippedNoise(settings.clip, settings.noise)

@@ -1,7 +1,7 @@
-"""Whether an upload from a site can be what training gives: its form is right, but are its values?
+"""Checks of a site's upload: its form is right, but can training give such values?
 
-One site must not end a run or take it over. What a site may say is bounded by what the server knows: the model that it
-sent, and how many images the site can have. Inside of these bounds a site can still send what it likes.
+One site must not end a run or take it over. The bounds follow from what the server knows: the model that it
+sent, and how many images the site can have. Within these bounds a site can still send any values.
 """
 
 import math
@@ -19,8 +19,8 @@ FAR = 1e4  # a value may move by so many times the largest one of the tensor tha
 LARGEST = 1e9  # of any other number of a message
 MOST_STEPS = 10**7  # of a client in a round
 VARIANCE = "running_var"  # ends the names of those that BatchNorm keeps
-HALF, OUTSTANDING = 0.5, 10  # of all weights; times the median of the updates
-NOTABLE = 0.1  # of the model's own norm: smaller updates harm nobody, and sites without labels hardly move at first
+HALF, OUTSTANDING = 0.5, 10  # share of all weights; times the median of the updates
+NOTABLE = 0.1  # of the model's own norm: smaller updates do no harm, and sites without labels hardly move at first
 
 
 def check_values(upload: Upload, payload: Payload, tally: Tensor, layout: Layout) -> None:
@@ -67,7 +67,7 @@ def check_weight(samples: int, client: int, federation: Federation, most: int) -
 
 
 def moved_by(upload: Upload, payload: Payload) -> float:
-    """The norm of an update of the parameters, as a share of the norm of those that were sent."""
+    """Return the norm of an update of the parameters, as a share of the norm of the sent ones."""
     sent = payload.weights.params
     update = {name: t - sent[name].to(t) for name, t in upload.weights.params.items() if name in sent}
     return norm(update) / max(norm({name: sent[name] for name in update}), 1e-12)
@@ -78,7 +78,7 @@ def norm(tensors: State) -> float:
 
 
 def outstanding(weights: Mapping[int, int], moves: Mapping[int, float]) -> list[str]:
-    """A line for a client with more than half of the weight, or an update of more than ten times the median's size."""
+    """Return a line per client with more than half of the weight, or an update of more than ten times the median."""
     total, usual = sum(weights.values()), median(moves.values()) if moves else 0.0
     heavy = [
         f"client {client} has {weight / total:.0%} of the weight in the mean"

@@ -36,7 +36,7 @@ OPEN_CLUSTER = (
 
 
 def simulate(config: Config, log: Path, work: Callable[[MakeEngine], T]) -> T:
-    """Do work that needs engines: each engine's clients train in one Ray cluster, which ends with the work."""
+    """Return the result of work that needs engines: all clients train in one Ray cluster, which ends with the work."""
     keep_ray_private(is_ours=not config.compute.ray_address)  # before Ray is imported
     from flwr.simulation import run_simulation
 
@@ -69,7 +69,7 @@ def simulated_engine(federation: Federation, grid: Grid, actors: int) -> Engine:
 
 
 def client_resources(config: Config) -> dict[str, float]:
-    """What one client takes of the cluster."""
+    """Return the resources that one client takes of the cluster."""
     if choose_device(config).type == "cuda":
         return {"num_cpus": 1, "num_gpus": 1 / (config.compute.clients_per_gpu or 1)}
     return {"num_cpus": config.compute.threads or 1, "num_gpus": 0.0}
@@ -77,7 +77,7 @@ def client_resources(config: Config) -> dict[str, float]:
 
 @contextmanager
 def cluster(config: Config, resources: dict[str, float]) -> Iterator[int]:
-    """A Ray cluster of this machine's cores, or one that is running already; yields how many clients fit."""
+    """Start a Ray cluster of this machine's cores, or join a running one; yield how many clients fit."""
     import ray
 
     address, lanes = config.compute.ray_address, config.compute.lanes
@@ -105,7 +105,8 @@ def cluster(config: Config, resources: dict[str, float]) -> Iterator[int]:
 
 
 def check_address(address: str | None) -> None:
-    """Ray itself would wait for ever."""
+    """Reject an address without a cluster."""
+    # Ray itself would wait forever.
     host, _, port = (address or "").rpartition("://")[2].rpartition(":")
     if not host:
         return
@@ -117,7 +118,7 @@ def check_address(address: str | None) -> None:
 
 @contextmanager
 def logged(path: Path) -> Iterator[Callable[[], None]]:
-    """What Flower says goes to a file, once there is a folder for it; the terminal stays ours."""
+    """Redirect Flower's log to a file, once there is a folder for it; the terminal stays ours."""
     logger = logging.getLogger(LOGGER)
     before, propagates = logger.handlers[:], logger.propagate
     memory = MemoryHandler(1000, flushLevel=logging.CRITICAL + 1)

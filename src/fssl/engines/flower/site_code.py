@@ -1,4 +1,4 @@
-"""Methods and networks that are files of a site's operator: run if they are there, allowed, and what the server means.
+"""User-defined methods and networks at a site, used if they exist, are allowed, and match the server's.
 
 A server sends no code this way. It names a function and its checksum; a site takes the file from its own folder.
 """
@@ -12,11 +12,11 @@ from ...errors import UserError
 from ...system.user_code import digest_of, short_name, user_file
 from .messages import SiteError
 
-FOLDER = "own"  # beside site.toml
+FOLDER = "own"  # next to site.toml
 
 
 def with_own_files(config: Config, site: Path, allowed: Sequence[str]) -> Config:
-    """The settings with the site's files in place of the server's; nothing of a file is run before it is checked."""
+    """Return the settings with the site's files in place of the server's; each file is checked before it runs."""
     method, model = config.method, config.model
     method = replace(method, name=own_name("method", method.name, method.digest, site, allowed))
     model = replace(model, name=own_name("model", model.name, model.digest, site, allowed))
@@ -24,7 +24,7 @@ def with_own_files(config: Config, site: Path, allowed: Sequence[str]) -> Config
 
 
 def own_name(key: str, name: str, digest: str | None, site: Path, allowed: Sequence[str]) -> str:
-    """The name of the same function in this site's folder; a name of fssl's own stays."""
+    """Return the name of the same function in this site's folder; a built-in name stays."""
     file = user_file(name)
     if file is None:
         return name

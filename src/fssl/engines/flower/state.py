@@ -1,7 +1,7 @@
-"""What a client keeps at its site: one checksummed file per round, as far back as the server may have to go.
+"""The state that a client keeps at its site: a checksummed file per round, as far back as the server may resume.
 
-The server knows each client's last round that counted, keeps that in its checkpoints, and says it with every job. So a
-state of a round that was given up (the server went back, the upload came too late or was refused) is never used.
+The server stores each client's last round that counted in its checkpoints, and sends it with every job. So a state of
+an abandoned round (the server resumed earlier, or the upload was late or rejected) is never used.
 """
 
 import re
@@ -25,19 +25,19 @@ class SiteState:
         self.site, self.folder = site, site / "state" / run / f"client-{client}"
 
     def after(self, counted: int) -> State | None:
-        """The state after its last round that counted: a server that goes back finds its clients as they were."""
+        """Return the state after the last round that counted; a server that resumes earlier finds its older states."""
         files = self._files()
-        if not counted or not files:  # it is new, keeps nothing, or was let start anew
+        if not counted or not files:  # it is new, keeps nothing, or was started anew
             return None
         data = next((read_intact(file, checksum_in(file)) for file in files if round_of(file) == counted), None)
         if data is None:
-            where = self.folder.relative_to(self.site)  # the server is told, and need not know the site's disk
+            where = self.folder.relative_to(self.site)  # reported to the server, which need not know the site's disk
             damaged = f"its state after round {counted} is damaged or gone"
             raise SiteError(f"{damaged}; remove {where} in the site's folder to let it start anew")
         return load(data)
 
     def keep(self, round: int, state: State, counted: int, resumable: int) -> None:
-        """Write this round's; what did not count goes, and so does what no resumed server can ask for."""
+        """Write this round's state; delete those that did not count or that no resumed server can need."""
         if not state:
             return
         self.folder.mkdir(parents=True, exist_ok=True)

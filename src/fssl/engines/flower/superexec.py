@@ -1,7 +1,7 @@
-"""What starts apps beside a SuperLink or SuperNode, with a secret to show, and clients in a process that stays.
+"""Starts apps for a SuperLink or SuperNode, with a secret, and clients in a process that stays alive.
 
-A SuperExec that Flower starts by itself has no secret: whoever reached the port, any user of the machine, could take
-its tasks, and so act as the server of a run or answer for a site. And it starts a process for every message to a
+A SuperExec that Flower starts has no secret: any user of the machine could connect to the port, take its tasks, and so
+act as the server of a run or answer for a site. It also starts a process for every message to a
 client, which imports everything and prepares the images of the site anew.
 
     python -m fssl.engines.flower.superexec [options of flower-superexec]
@@ -19,12 +19,12 @@ from ...system.files import write_atomic
 from ...system.workers import spawned
 from .internals import run_client_task, run_superexec
 
-SECRET = "superexec"  # file; its owner's only, another at every start
-PATIENCE = 10.0  # seconds that a task has to tidy up after its answer, before the next may begin
+SECRET = "superexec"  # file; readable only by its owner, another at every start
+PATIENCE = 10.0  # seconds that a task has for cleanup after its answer, before the next may start
 
 
 def start_superexec(folder: Path, address: str, root: str | None) -> None:
-    """Start it for a program at this address, which this process is about to be; it ends with this process."""
+    """Start a SuperExec for a program at this address, which this process is about to become; it ends with it."""
     write_atomic(folder / SECRET, secrets.token_bytes(32), mode=0o600)
     where = ["--root-certificates", root] if root else ["--insecure"]
     words = [sys.executable, "-m", __name__, *where, "--runtime-api-address", address]
@@ -32,7 +32,7 @@ def start_superexec(folder: Path, address: str, root: str | None) -> None:
 
 
 def isolated(folder: Path) -> list[str]:
-    """Options of the program itself: it starts none of its own, and asks ours for the secret."""
+    """Return options for the program itself: it starts no SuperExec, and asks ours for the secret."""
     return ["--isolation", "process", *with_secret(folder)]
 
 
@@ -41,13 +41,13 @@ def with_secret(folder: Path) -> list[str]:
 
 
 class ClientProcess:
-    """A process for a site's tasks, which keeps what it has imported, loaded and compiled from one to the next."""
+    """A process for a site's tasks, which keeps imported, loaded and compiled objects from one task to the next."""
 
     _pool: ProcessPoolExecutor | None = None
     _task: Future[None] | None = None
 
     def launch(self, address: str, token: str) -> None:
-        """Run a task there; one that hangs, or whose process was killed, does not hold up the next."""
+        """Run a task in the process; one that hangs, or whose process was killed, does not block the next."""
         if self._task and (wait([self._task], PATIENCE).not_done or self._task.exception()):
             self.close()
         self._pool = self._pool or spawned()

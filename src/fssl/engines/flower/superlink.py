@@ -1,7 +1,7 @@
-"""Flower's SuperLink behind a gate: over the network there is what sites need, and nothing else.
+"""Flower's SuperLink behind a gate: the network reaches only what sites need.
 
-A SuperLink of Flower 1.41 has one port for sites, for its operator and for its own programs, and knows no credential
-for the operator: whoever reached the port could register a key under any name, and order runs of every site.
+A SuperLink of Flower 1.41 has one port for sites, for its operator and for its own programs, and no credential for the
+operator: any client of the port could register a key under any name, and order runs of every site.
 
     python -m fssl.engines.flower.superlink FOLDER ADDRESS [options of flower-superlink]
 
@@ -31,7 +31,7 @@ class Refusal(NamedTuple):
 
 
 class Gate:
-    """Lets requests through to an ASGI app: sites' once it is open, others' from this machine, with a credential."""
+    """Passes requests to an ASGI app: sites' once it is open, others' from this machine, with a credential."""
 
     def __init__(self, app: Callable[..., Awaitable[None]], token: str, mark: Path) -> None:
         self.app, self.mark = app, mark
@@ -48,7 +48,7 @@ class Gate:
             await send({"type": "websocket.close"})
 
     def refusal(self, scope: Scope) -> Refusal | None:
-        """Why a request does not pass, if it does not."""
+        """Return why a request is rejected, or None."""
         path = scope["path"] if scope["type"] == "http" else ""
         if path.startswith(FOR_SITES):
             return None if self.is_open else Refusal(503, "the server is admitting its sites")
@@ -70,7 +70,7 @@ class Gate:
 
 
 def is_local(scope: Scope) -> bool:
-    """Whether a request comes from this machine: from a loopback address, or from the one that it was sent to."""
+    """Return whether a request comes from this machine: from a loopback address, or from the one it was sent to."""
     (peer, *_), (own, *_) = scope.get("client") or [""], scope.get("server") or [""]
     try:
         return ipaddress.ip_address(peer).is_loopback or peer == own

@@ -18,7 +18,7 @@ from .superexec import isolated, start_superexec
 def main() -> None:
     folder, port, words = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
     start_superexec(folder, f"127.0.0.1:{port}", None)
-    own_app()  # before the source on disk can become another than what runs
+    own_app()  # before the source on disk can change
 
     def rejected(reason: str) -> None:
         complain(reason)

@@ -1,4 +1,4 @@
-"""What a site and a server write into their audit trails: which messages came and left, and what was in them."""
+"""The audit trails of a site and a server: which messages came and left, and what was in them."""
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -23,7 +23,7 @@ COUNTS = ("client", "round", "num_samples", "batches")  # facts of our records; 
 
 
 def audited(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """Answer a message as usual, and write down at a site what came, what left, or why the order was rejected."""
+    """Answer a message as usual, and record at a site what came, what left, or why the order was rejected."""
     if "folder" not in context.node_config:  # a simulation
         return call_next(message, context)
     trail = Path(str(context.node_config["folder"])) / TRAIL
@@ -42,12 +42,12 @@ def audited(message: Message, context: Context, call_next: Callable[[Message, Co
 
 
 def summarize_message(content: RecordDict, trail: Path) -> dict[str, Any]:
-    """The records of a message: bytes, numbers of tensors, and counts. No values, and no names of files."""
+    """Return the records of a message: bytes, numbers of tensors, and counts. No values, and no names of files."""
     return {name[:LONGEST_NAME]: size(name, record, trail) for name, record in islice(content.items(), MOST_RECORDS)}
 
 
 def size(name: str, record: Any, trail: Path) -> dict[str, Any]:
-    """Bytes of a record, its tensors, and the counts in it."""
+    """Return the bytes of a record, its tensors, and the counts in it."""
     if not isinstance(record, ArrayRecord):
         sent = len(record.deflate())  # Flower's count_bytes fails for an empty text
         return {"bytes": sent, **{key: record[key] for key in COUNTS if key in record}}
@@ -57,25 +57,25 @@ def size(name: str, record: Any, trail: Path) -> dict[str, Any]:
 
 
 def tensor_names(record: ArrayRecord) -> list[str]:
-    """Names of the tensors, from the head of the file that holds them; others have one array each."""
+    """Return the names of the tensors, from the head of the file that holds them; others have one array each."""
     if [*record] != [TENSORS]:
         return sorted(map(str, record))
     content = record[TENSORS].numpy().ravel()
     try:
         end = 8 + int.from_bytes(content[:8].tobytes(), "little")
         return sorted(parse_json(content[8:end].tobytes()).keys() - {"__metadata__"})
-    except (ValueError, TypeError, AttributeError):  # it is for others to reject it
+    except (ValueError, TypeError, AttributeError):  # other code rejects it
         return []
 
 
 @lru_cache(maxsize=64)
 def note_names(trail: Path, record: str, names: tuple[str, ...]) -> None:
-    """Write down which tensors a record has, once while they stay the same."""
+    """Record which tensors a record has, once while they stay the same."""
     append(trail, "tensors", record=record, names=list(names))
 
 
 class AuditedGrid:
-    """A server's way to its nodes, which writes down what leaves and comes, by site."""
+    """A server's connection to its nodes, which records what leaves and comes, by site."""
 
     def __init__(self, grid: "Grid", trail: Path, run: str, sites: list[AdmittedSite]) -> None:
         self._grid, self._trail, self._run, self._sites = grid, trail, run, sites
