@@ -1,1 +1,1 @@
-"""Deployments for people: folders, keys and Flower's own programs, started and watched with safe settings."""
+"""Deployments: folders, keys and Flower's own programs, started and monitored with safe settings."""

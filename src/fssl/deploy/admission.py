@@ -1,4 +1,4 @@
-"""Who takes part: the server's operator admits keys, and hears of every node that has another."""
+"""Admission of sites: the server's operator admits keys, and gets a report of every node with another key."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,11 +15,11 @@ REMEDY = "The server withdraws keys that are not in its folder keys when it star
 
 
 def admit(part: ServerPart, say: Callable[[str], None]) -> None:
-    """Register the sites' keys that the server does not know, and withdraw those that have gone from its folder."""
+    """Register the sites' keys that the server does not know, and withdraw those that were removed from its folder."""
     sites, kept, known = admitted_sites(part), kept_keys(part), nodes(part)
     there = {node.key: node for node in known if node.status != UNREGISTERED}
     gone = {node.key for node in known} - set(there)
-    for site in sites:  # before anything is withdrawn: that is for ever
+    for site in sites:  # before anything is withdrawn, which cannot be undone
         if site.key in gone:
             again = (
                 f"remove {part.keys / site.name}.pub and the site's key, call `fssl deploy keys`, hand the new key over"
@@ -48,7 +48,7 @@ class AdmittedSite(NamedTuple):
 
 
 def look(part: ServerPart) -> tuple[list[AdmittedSite], list[str]]:
-    """The sites and how they are connected; what the operator has to know of other nodes."""
+    """Return the sites and their connections, and notices about other nodes."""
     there = [node for node in nodes(part) if node.status != UNREGISTERED]
     if is_insecure(part):
         keyless = [

@@ -1,4 +1,4 @@
-"""The operator's side of a server: a credential, the `flwr` command, and the nodes that the server knows."""
+"""The operator's access to a server: a credential, the `flwr` command, and the nodes that the server knows."""
 
 import json
 import secrets
@@ -30,22 +30,22 @@ NOT_STARTED = "the server has not been started yet: `fssl deploy server` does th
 
 
 def shut(server: ServerPart) -> None:
-    """Make another credential for the operator, as at every start, and keep sites out until they are admitted."""
+    """Make a new credential for the operator, as at every start, and keep sites out until they are admitted."""
     server.flower.mkdir(mode=0o700, exist_ok=True)
     (server.flower / OPEN).unlink(missing_ok=True)
     write_atomic(server.flower / TOKEN, secrets.token_hex(32), mode=0o600)
 
 
 def let_in(server: ServerPart) -> None:
-    """From now on sites can connect."""
+    """Let sites connect from now on."""
     (server.flower / OPEN).touch()
 
 
 def connect(server: ServerPart, insecure: bool) -> None:
-    """Tell the `flwr` command where the server is, and how it proves that it is its operator's."""
+    """Write the server's address and the operator's credential into the `flwr` command's configuration."""
     table: dict[str, Any] = {"address": server.address}
     table |= {"insecure": True} if insecure else {"root-certificates": str(require_file(server.keys / "ca.crt"))}
-    kept = json.dumps(credentials(table["address"], read_token(server)))  # Flower reads YAML, which this is, too
+    kept = json.dumps(credentials(table["address"], read_token(server)))  # Flower reads YAML, of which JSON is a part
     write_atomic(server.flower / "credentials.yaml", kept, mode=0o600)
     text = to_toml({"superlink": {"default": CONNECTION}, f"superlink.{CONNECTION}": table})
     write_atomic(server.flower / "config.toml", text)
@@ -57,7 +57,7 @@ def read_token(server: ServerPart) -> str:
 
 
 def check_gate(server: ServerPart, insecure: bool) -> None:
-    """Try what only the operator and Flower's own programs may do: a server that allows it must not run."""
+    """Try what only the operator and Flower's own programs may do; raise if the server allows it without credential."""
     trust = None if insecure else ssl.create_default_context(cafile=str(server.keys / "ca.crt"))
     for path in (LIST_NODES, ACQUIRE_TASK):
         code = answer_to_anyone(server, path, trust)
@@ -66,7 +66,7 @@ def check_gate(server: ServerPart, insecure: bool) -> None:
 
 
 def answer_to_anyone(server: ServerPart, path: str, trust: ssl.SSLContext | None) -> int:
-    """The status of the answer to a request without any credential."""
+    """Return the status of the answer to a request without any credential."""
     host, _, port = server.address.rpartition(":")
     link = HTTPSConnection(host, int(port), timeout=30, context=trust) if trust else HTTPConnection(host, int(port), 30)
     try:
@@ -118,7 +118,7 @@ def not_the_operator(server: ServerPart) -> str:
 
 
 def nodes(server: ServerPart) -> list[Node]:
-    """The nodes that the server knows."""
+    """Return the nodes that the server knows."""
     root = None if is_insecure(server) else require_file(server.keys / "ca.crt").read_bytes()
     try:
         return registered_nodes(server.address, root, read_token(server))
@@ -129,7 +129,7 @@ def nodes(server: ServerPart) -> list[Node]:
 
 
 def is_insecure(server: ServerPart) -> bool:
-    """Whether the server was started without keys."""
+    """Return whether the server was started without keys."""
     if not read_token(server):
         raise RunError(NOT_STARTED)
     table = load_toml(server.flower / "config.toml", "config.toml")["superlink"][CONNECTION]
@@ -137,7 +137,7 @@ def is_insecure(server: ServerPart) -> bool:
 
 
 def check_manner(server: ServerPart, insecure: bool) -> None:
-    """Refuse to speak to the server otherwise than it was started."""
+    """Raise unless the server was started in the manner asked for, with or without keys."""
     if is_insecure(server) != insecure:
         there, here = ("with", "add") if is_insecure(server) else ("without", "leave out")
         raise UserError(f"the server was started {there} --insecure; {here} --insecure here, too")

@@ -1,4 +1,4 @@
-"""The folder of a deployment: one part for the server, one for each site, each small and commented."""
+"""The folder of a deployment: one part for the server, and one for each site, each with comments."""
 
 import re
 import socket
@@ -65,13 +65,13 @@ class ServerPart(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Where programs on this machine reach the server: under a name that its certificate has."""
+        """Return where programs on this machine reach the server: a name that its certificate has."""
         near = ("127.0.0.1", "localhost") if self.listen in ("0.0.0.0", "127.0.0.1", "localhost") else (self.listen,)
         return f"{next((name for name in near if name in self.names), self.names[0])}:{self.port}"
 
     @property
     def flower(self) -> Path:
-        """What Flower's programs keep, and what they prove with that they belong to this server."""
+        """Return the folder with the data of Flower's programs and their credential for the server."""
         return self.folder / "flwr"
 
     @property
@@ -94,8 +94,8 @@ class SitePart(NamedTuple):
     port: Port
     device: Device = "auto"
     data: str = ""
-    least_measured: Annotated[int, Range(1, MANY)] = 20  # fewer own test images are not reported
-    masked: bool = False  # runs whose uploads are not masked are refused
+    least_measured: Annotated[int, Range(1, MANY)] = 20  # results on fewer test images of the site are not reported
+    masked: bool = False  # reject runs whose uploads are not masked
     own: tuple[str, ...] = ()  # functions of files in the folder own/ that runs may name
 
 
@@ -113,16 +113,16 @@ def init(home: Path, sites: int) -> list[Path]:
     files |= {home / "server" / "app" / name: text for name, text in app.items()}
     files[home / ".gitignore"] = "# keys, states and logs stay on their machines\n*\n"
     made = [home / "server", *(home / name for name in names)]
-    contents = {path: encoded(path, text) for path, text in files.items()}  # refuses before anything is there
+    contents = {path: encoded(path, text) for path, text in files.items()}  # raises before anything is written
     for folder in made:
-        folder.mkdir(mode=0o700, parents=True)  # keys, states and logs are nobody else's
+        folder.mkdir(mode=0o700, parents=True)  # keys, states and logs are for the owner only
     for path, content in contents.items():
         write_file(path, content)
     return made
 
 
 def free_ports(first: int, number: int) -> list[int]:
-    """The lowest ports that nobody uses on this machine."""
+    """Return the lowest free ports of this machine."""
     return list(islice(filter(is_free, range(first, LAST_PORT + 1)), number))
 
 
@@ -132,13 +132,13 @@ def is_free(port: int) -> bool:
 
 
 def server_part(home: Path) -> ServerPart:
-    """The server's part of a deployment folder, or that part by itself."""
+    """Return the server's part of a deployment folder, or of that part's own folder."""
     folder = home if (home / "server.toml").is_file() else home / "server"
     path = folder / "server.toml"
     part = read(path, ServerPart, "the server's settings; `fssl deploy init` writes them")
     if len(set(part.sites)) < len(part.sites) or not all(map(NAME.fullmatch, part.sites)):
         raise UserError(f"{path}: sites = {part.sites}: expected different names without spaces or '/'")
-    if own := [name for name in part.sites if name.lower() == "server"]:  # some file systems take "Server" for it
+    if own := [name for name in part.sites if name.lower() == "server"]:  # some file systems ignore case
         raise UserError(f"{path}: sites = {part.sites}: {own[0]!r} is the name of the server's own folder")
     if part.quorum > len(part.sites):
         raise UserError(f"{path}: quorum = {part.quorum}: expected {len(part.sites)} at most, the number of `sites`")
@@ -151,7 +151,7 @@ def server_part(home: Path) -> ServerPart:
 
 
 def site_part(home: Path, name: str | None) -> SitePart:
-    """A site's part of a deployment folder by its name, or that part by itself."""
+    """Return a site's part of a deployment folder by its name, or of that part's own folder."""
     folder = home / name if name else home
     path = folder / "site.toml"
     if not path.is_file():
@@ -167,7 +167,7 @@ def site_part(home: Path, name: str | None) -> SitePart:
 
 
 def address_fault(address: str) -> str:
-    """What is wrong with a server's name and port; empty if nothing is."""
+    """Return the fault of a server's name and port; empty if there is none."""
     if not ADDRESS.fullmatch(address):
         return "expected NAME:PORT"
     host, _, port = address.rpartition(":")
@@ -177,9 +177,9 @@ def address_fault(address: str) -> str:
 
 
 def host_fault(host: str) -> str:
-    """What is wrong with a machine's name or address; empty if nothing is.
+    """Return the fault of a machine's name or address; empty if there is none.
 
-    An international name is wanted in its ASCII form, the only one that certificates have.
+    An international name must be in its ASCII form, the only one in certificates.
     """
     with suppress(ValueError):
         ip_address(host)
@@ -194,7 +194,7 @@ def host_fault(host: str) -> str:
 
 
 def read(path: Path, kind: type[Part], what: str) -> Part:
-    """The settings in a file of a deployment, checked as their record declares them."""
+    """Return the settings in a file of a deployment, checked as their record declares them."""
     try:
         table = load_toml(path, str(path))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Certificates and keys: a CA of this deployment's own, the server's certificate, one key pair per site."""
+"""Certificates and keys: a CA for this deployment, the server's certificate, and one key pair per site."""
 
 import datetime
 import ipaddress
@@ -15,7 +15,7 @@ from .home import ServerPart
 MAKES_KEYS = "`fssl deploy keys` makes keys and certificates"
 REMAKE = "remove it and call `fssl deploy keys`"
 FROM_OPERATOR = "ask the operator of the server for another"
-SOON = 30  # days before its end from which a certificate is announced
+SOON = 30  # days before its end from which a certificate's end is reported
 CA_DAYS, SERVER_DAYS = 3650, 365  # sites hold the CA's certificate, so it outlives many of the server's
 
 
@@ -29,7 +29,7 @@ def make_keys(server: ServerPart, home: Path) -> list[Path]:
 
 
 def certificates(server: ServerPart) -> list[Path]:
-    """The CA's and the server's, as far as they are missing; ca.key may be offline until something has to be signed."""
+    """Make the missing certificates of the CA and the server; ca.key may be offline until something is signed."""
     ca_key, ca, key, own = files = [server.keys / name for name in ("ca.key", "ca.crt", "server.key", "server.pem")]
     there = [file for file in files if file.exists()]
     if {ca, key, own} <= set(there):
@@ -38,7 +38,7 @@ def certificates(server: ServerPart) -> list[Path]:
         raise UserError(f"{server.keys} lacks ca.key, which has to sign what else is missing there; bring it back")
     server.keys.mkdir(parents=True, exist_ok=True)
     issuer_key = private_key(ca_key)
-    if not ca.exists():  # of the same key it is as good as the one before
+    if not ca.exists():  # with the same key it is as valid as the one before
         write_certificate(ca, sign_certificate("fssl deployment CA", issuer_key, None, issuer_key, []))
     issuer = read_certificate(ca)
     if issuer.public_key() != issuer_key.public_key():
@@ -48,7 +48,7 @@ def certificates(server: ServerPart) -> list[Path]:
 
 
 def describe_certificate(server: ServerPart) -> str:
-    """Names and expiry date of the server's certificate; refuse one that cannot be used, with a remedy."""
+    """Return names and expiry date of the server's certificate; reject an unusable one, with a remedy."""
     from cryptography import x509
 
     path = server.keys / "server.pem"
@@ -69,14 +69,14 @@ def renewal(server: ServerPart) -> str:
 
 
 def days_left(server: ServerPart) -> int:
-    """Whole days until the server's certificate or that of its authority ends; negative once one has."""
+    """Return whole days until the server's certificate or its CA's ends; negative after the end."""
     ends = [read_certificate(server.keys / name).not_valid_after_utc for name in ("server.pem", "ca.crt")]
     left: datetime.timedelta = min(ends) - datetime.datetime.now(datetime.UTC)
     return left.days
 
 
 def expiry_warning(server: ServerPart) -> str:
-    """What to do about a certificate that ends soon; empty until then."""
+    """Return what to do about a certificate that ends soon; empty until then."""
     days = days_left(server)
     if days >= SOON:
         return ""
@@ -85,12 +85,12 @@ def expiry_warning(server: ServerPart) -> str:
 
 
 def sign_certificate(name: str, key: Any, issuer: Any, issuer_key: Any, names: list[str]) -> Any:
-    """A certificate for `key`: a CA's own without an issuer, else a server's for these names."""
+    """Return a certificate for `key`: without an issuer a CA's, else a server's for these names."""
     from cryptography import x509
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-    # A common name has no room for more; who connects compares the alternative names.
+    # A common name has no room for more; clients compare the alternative names.
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     now = datetime.datetime.now(datetime.UTC)
     is_ca = issuer is None
@@ -136,7 +136,7 @@ def alternative(name: str) -> Any:
 
 
 def site_key(server: ServerPart, site: Path) -> list[Path]:
-    """A key pair in the site's folder; its public half in the server's, which admits the site."""
+    """Make a key pair in the site's folder, with the public half in the server's, which admits the site."""
     from cryptography.hazmat.primitives import serialization as form
 
     private, admitted = site / "key", server.keys / f"{site.name}.pub"
@@ -152,7 +152,7 @@ def site_key(server: ServerPart, site: Path) -> list[Path]:
 
 
 def admitted_sites(server: ServerPart) -> list[AdmittedSite]:
-    """The sites by their public keys in the server's folder: this alone decides who is who."""
+    """Return the sites by their public keys in the server's folder: only these identify a site."""
     sites = [AdmittedSite(name, fingerprint(public_key(server.keys / f"{name}.pub"))) for name in server.sites]
     names: dict[str, str] = {}
     for site in sites:
@@ -163,12 +163,12 @@ def admitted_sites(server: ServerPart) -> list[AdmittedSite]:
 
 
 def kept_keys(server: ServerPart) -> set[str]:
-    """Fingerprints of all public keys in the server's folder, also of sites that do not take part now."""
+    """Return the fingerprints of all public keys in the server's folder, also of sites that do not participate now."""
     return {fingerprint(public_key(path)) for path in server.keys.glob("*.pub")}
 
 
 def public_key(path: Path) -> bytes:
-    """A site's public key in the form in which Flower keeps it."""
+    """Return a site's public key in Flower's format."""
     from cryptography.hazmat.primitives import serialization as form
 
     if not path.is_file():
@@ -179,7 +179,7 @@ def public_key(path: Path) -> bytes:
 
 
 def private_key(path: Path, of_site: bool = False) -> Any:
-    """The key in this file, or a new one; a site's has the form and the curve that Flower wants."""
+    """Return the key in this file, or a new one; a site's key has the format and the curve that Flower requires."""
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -192,7 +192,7 @@ def private_key(path: Path, of_site: bool = False) -> Any:
 
 
 def check_site_keys(site: Path) -> None:
-    """Refuse a certificate or key of a site that Flower cannot use: its program would try again for ever."""
+    """Reject a site's certificate or key that Flower cannot use: its program would retry forever."""
     from cryptography import x509
 
     read_key(site / "ca.crt", x509.load_pem_x509_certificate, remedy=FROM_OPERATOR)
@@ -200,14 +200,14 @@ def check_site_keys(site: Path) -> None:
 
 
 def load_site_key(data: bytes) -> Any:
-    """A site's private key; others than Flower takes are refused."""
+    """Return a site's private key; reject keys that Flower does not take."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import ec
 
     try:
         key = form.load_ssh_private_key(data, None)
-    except (TypeError, UnsupportedAlgorithm) as error:  # with a password, or of a kind that nobody knows
+    except (TypeError, UnsupportedAlgorithm) as error:  # with a password, or of an unknown kind
         raise ValueError(str(error)) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ValueError("expected an elliptic curve")

@@ -1,4 +1,4 @@
-"""A run of the connected sites: checked before they are asked, ordered, and followed to its end."""
+"""A run of the connected sites: check it, order it at the server, and follow it to its end."""
 
 import os
 import secrets
@@ -33,21 +33,21 @@ from .home import ServerPart
 from .keys import admitted_sites
 from .programs import SUPERLINK_LOG, Growing
 
-ROOM = 2**20  # bytes for a run's settings, journal and first lines; how much its models take, nobody knows yet
+ROOM = 2**20  # bytes for a run's settings, journal and first lines; the size of its models is not known yet
 LEFT_ALONE = "so the run cannot be followed; it goes on at the server, and `fssl deploy start --resume` waits for it"
 
 
 class Wanted(NamedTuple):
-    """A run that a deployment is asked for."""
+    """A run that is requested of a deployment."""
 
-    tables: dict[str, Any]  # its settings, as they were given
+    tables: dict[str, Any]  # its settings, as given
     out: Path
     resume: bool = False
     insecure: bool = False
 
 
 def start_run(part: ServerPart, wanted: Wanted, say: Callable[[str], None]) -> None:
-    """Check a run, order it at the server, follow it to its end and say what came of it."""
+    """Check a run, order it at the server, follow it to its end and report the outcome."""
     out, insecure = wanted.out, wanted.insecure
     run = check(part, for_sites(wanted.tables, len(part.sites)), out, wanted.resume)
     for text in [*needed_at_sites(run), *unused_labels(run, part.test_images)]:
@@ -71,7 +71,7 @@ def start_run(part: ServerPart, wanted: Wanted, say: Callable[[str], None]) -> N
         raise
     except OSError as error:
         raise RunError(f"{error.filename or 'output'}: {error.strerror or error}, {LEFT_ALONE}") from error
-    except SystemExit as error:  # what rich does where the output is a pipe that somebody closed
+    except SystemExit as error:  # raised by rich if the output is a closed pipe
         raise RunError(f"output: closed, {LEFT_ALONE}") from error
     folder = RunFolder(out)
     if lost := absences(folder.rounds()):
@@ -90,7 +90,7 @@ def submit(part: ServerPart, order: Path) -> str:
 
 
 def for_sites(tables: dict[str, Any], sites: int) -> dict[str, Any]:
-    """The settings with one client per site, all of them in every round unless they say otherwise."""
+    """Return the settings with one client per site, all of them in every round unless set otherwise."""
     clients = raw_setting(tables, "partition", "clients")
     per_round = raw_setting(tables, "train", "clients_per_round")
     if clients not in (None, sites):
@@ -102,13 +102,13 @@ def for_sites(tables: dict[str, Any], sites: int) -> dict[str, Any]:
 
 
 def raw_setting(tables: Mapping[str, Any], section: str, key: str) -> Any:
-    """The value in the tables, unchecked; None if it is missing."""
+    """Return the value in the tables, unchecked; None if it is missing."""
     table = tables.get(section)
     return table.get(key) if isinstance(table, Mapping) else None
 
 
 def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> Config:
-    """The run's settings, after all checks that need no site."""
+    """Return the run's settings, after all checks that need no site."""
     from .server_app import parse_run, server_dataset
 
     config = with_absolute_files(with_absolute_start(parse_run(tables)))
@@ -123,20 +123,20 @@ def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> 
 
 
 def with_absolute_files(config: Config) -> Config:
-    """The settings for a process in another folder; sites look for files of these names in their own."""
+    """Return the settings for a process in another folder; sites look for files of these names in their own folder."""
     method, model = (absolute_name(choice.name) for choice in (config.method, config.model))
     return replace(config, method=replace(config.method, name=method), model=replace(config.model, name=model))
 
 
 def needed_at_sites(config: Config) -> list[str]:
-    """A line for each function of a file that sites must have and allow."""
+    """Return a line for each function of a file that sites must have and allow."""
     names = [name for name in (config.method.name, config.model.name) if user_file(name)]
     wanted = [short_name(name).partition("+")[0] for name in names]
     return [f"{name}: sites take part that have the same file in own/ and allow it in site.toml" for name in wanted]
 
 
 def unused_labels(config: Config, images: Path | None) -> list[str]:
-    """A line if the server's folder has labeled images that the run does not train on."""
+    """Return a line if the server's folder has labeled images that the run does not train on."""
     if config.data.name != "folder" or config.has_server_labels or images is None:
         return []
     if not any(of_all(list_server(images, skip_bad=True, at_server=True).server)):
@@ -146,7 +146,7 @@ def unused_labels(config: Config, images: Path | None) -> list[str]:
 
 
 def await_folder(out: Path, seconds: float, say: Callable[[str], None]) -> None:
-    """Wait while another run writes into the folder: one that was stopped takes a moment to end."""
+    """Wait while another run writes into the folder: a stopped run takes a moment to end."""
     until, lock = time.monotonic() + seconds, RunFolder(out).lock
     if not lock.is_in_use:
         return
@@ -159,7 +159,7 @@ def await_folder(out: Path, seconds: float, say: Callable[[str], None]) -> None:
 
 
 def check_room(*folders: Path) -> None:
-    """Refuse a folder that cannot be written, or whose disk is full, as long as no site was asked; nothing is left."""
+    """Reject a folder that cannot be written, or whose disk is full, before any site is asked; leave nothing behind."""
     for folder in folders:
         try:
             with TemporaryFile(dir=ground_of(folder)) as trial:
@@ -223,7 +223,7 @@ def follow(journal: Path, status: Callable[[], str], say: Callable[[str], None],
 
 
 def with_missing(line: dict[str, Any], total: int, measure: str) -> str:
-    """A round's line with the clients that were missing."""
+    """Return a round's line with the missing clients."""
     missing = line.get("missing", {})
     lost = f"  missing: {', '.join(missing)}" if missing else ""
     return f"{round_text(line, total, measure)}  {line['timing']['seconds']:.1f} s{lost}"
@@ -238,7 +238,7 @@ def events(journal: Path, status: Callable[[], str], patience: float) -> Iterato
             yield event_of(line, journal)
         if lines:
             heard = time.monotonic()
-        elif ended:  # and nothing came after that
+        elif ended:  # and no event came after that
             why = "perhaps the server was stopped or restarted, or its disk is full"
             raise RunError(f"the run ended without a word ({ended}), {why}{how_to_go_on(journal)}")
         elif time.monotonic() - heard > patience:
@@ -248,12 +248,12 @@ def events(journal: Path, status: Callable[[], str], patience: float) -> Iterato
 
 
 def how_to_go_on(journal: Path) -> str:
-    """The end of a line about a run that did not end by itself."""
+    """Return the end of a line about an interrupted run: how to resume it."""
     return f"; once the server runs, the same command with --resume goes on (log: {journal.parent / SUPERLINK_LOG})"
 
 
 def event_of(line: str, journal: Path) -> dict[str, Any]:
-    """What a line of a journal says."""
+    """Return the event of a journal's line."""
     try:
         event = parse_json(line.encode())
     except ValueError:
@@ -264,7 +264,7 @@ def event_of(line: str, journal: Path) -> dict[str, Any]:
 
 
 def absences(rounds: list[dict[str, Any]]) -> str:
-    """Missing clients with their counts, and the number of rejected uploads; empty if there are none."""
+    """Return missing clients with their counts, and the number of rejected uploads; empty if there are none."""
     from ..engines.flower.fleet import REJECTED
 
     reasons = [(int(client), why) for line in rounds for client, why in line.get("missing", {}).items()]

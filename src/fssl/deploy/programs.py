@@ -1,4 +1,4 @@
-"""Flower's own programs, SuperLink and SuperNode, with this deployment's settings: started, watched and ended."""
+"""Flower's own programs, SuperLink and SuperNode, with this deployment's settings: start, monitor and end them."""
 
 import ctypes
 import logging
@@ -29,20 +29,20 @@ SUPERLINK, SUPERNODE = "fssl.engines.flower.superlink", "fssl.engines.flower.sup
 SUPERLINK_LOG = "superlink.log"  # in the folder logs of the server
 COLOR, STAMP = re.compile(r"\x1b\[[0-9;]*m"), re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", re.MULTILINE)
 LOG_BYTES, OLDER_LOGS = 10 * 2**20, 5  # of a log before the next one begins; they are kept as superlink.log.1 and so on
-LAST_WORDS = 2  # seconds for what a program that has ended said last
+LAST_WORDS = 2  # seconds to read the last output of an ended program
 NEW_START = "---- a new start ----\n"  # in a log, which is kept from start to start
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 def require_flower() -> None:
-    """Refuse to go on without the packages that a deployment needs."""
+    """Raise UserError without the packages that a deployment needs."""
     missing = [name for name in ("flwr", "cryptography") if find_spec(name) is None]
     if missing:
         raise UserError(f"fssl deploy needs packages: pip install 'fssl[flower]' (missing: {', '.join(missing)})")
 
 
 def search_path() -> str:
-    """PATH with this Python's programs first, also for the programs that Flower starts by name."""
+    """Return PATH with this Python's programs first, also for the programs that Flower starts by name."""
     return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
@@ -54,7 +54,7 @@ def program(name: str) -> str:
 
 
 def program_environment(home: Path) -> dict[str, str]:
-    """Environment variables, with Flower's files in the deployment's folder."""
+    """Return environment variables, with Flower's files in the deployment's folder."""
     return {**os.environ, "FLWR_HOME": str(home / "flwr"), "PATH": search_path()}
 
 
@@ -132,7 +132,7 @@ class Logged(subprocess.Popen[bytes]):
         self._log.handle(logging.makeLogRecord({"msg": line}))
 
     def poll(self) -> int | None:
-        """How it ended, once its last words are in the log; None if it runs."""
+        """Return the exit status, once the last output is in the log; None while it runs."""
         code = super().poll()
         if code is not None:
             self._copying.join(LAST_WORDS)
@@ -144,7 +144,7 @@ class UtcFormatter(logging.Formatter):
 
 
 def end_with_parent() -> None:
-    """For a new process, on Linux: SIGTERM when its parent ends, even by SIGKILL. What Flower starts does so anyway."""
+    """Send a new process on Linux SIGTERM when its parent ends, even by SIGKILL; Flower's processes do so anyway."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -185,7 +185,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def wait_for(words: str, process: subprocess.Popen[bytes], log: Path, seconds: float = math.inf) -> bool:
-    """Whether a program logs these words within a time."""
+    """Return whether a program logs these words in time."""
     until, growing = time.monotonic() + seconds, Growing(log)
     while time.monotonic() < until and process.poll() is None:
         if words in since_start(growing.news()):
@@ -195,13 +195,13 @@ def wait_for(words: str, process: subprocess.Popen[bytes], log: Path, seconds: f
 
 
 class Growing:
-    """A text file that another program writes: each look reads on from where the one before ended."""
+    """A text file that another program writes: each call reads on from where the last one ended."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.position = path, 0
 
     def news(self) -> str:
-        """The complete lines that are new."""
+        """Return the complete lines that are new."""
         if not self.path.is_file():
             return ""
         if self.path.stat().st_size < self.position:  # the log was rotated
@@ -215,12 +215,12 @@ class Growing:
 
 
 def since_start(text: str) -> str:
-    """The part of a log after the program's last start."""
+    """Return the part of a log after the program's last start."""
     return STAMP.sub("", COLOR.sub("", text)).rpartition(NEW_START)[2]
 
 
 def last_words(log: Path) -> str:
-    """Why a program ended: its last error if the end of its log has one, else its last line; all is in the file."""
+    """Return why a program ended: its last error at the end of its log, or else its last line."""
     said = since_start(log.read_text(errors="replace"))
     lines = [" ".join(line.split()) for line in said.splitlines()[-30:] if line.strip()]
     errors = [i for i, line in enumerate(lines) if line.startswith(ERROR)]

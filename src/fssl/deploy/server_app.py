@@ -1,4 +1,4 @@
-"""The server's app, for `flwr run` and for deployments: a run of ours whose fleet is what Flower connects."""
+"""The server's app, for `flwr run` and for deployments: one of our runs whose fleet is Flower's connected nodes."""
 
 import json
 import secrets
@@ -42,12 +42,12 @@ class RunOptions(NamedTuple):
     config: str = "smoke"
     settings: str = ""  # as after --set, one per line
     out: str = "runs/flower"
-    command: str = ""  # what the record says how the run was started
+    command: str = ""  # the command that the record shows for this run
     resume: bool = False
     log: str = ""
     sites: str = ""  # in client order, one per line, each a name and the key's fingerprint: a deployment
     insecure: bool = False
-    test: str = ""  # the server's own test images, where sites have their own images
+    test: str = ""  # the server's test images, if sites have their own images
     quorum: int = 2
     wait: int = 600
     answer: int = 3600
@@ -59,7 +59,7 @@ class RunOptions(NamedTuple):
 def main(grid: Grid, context: Context) -> None:
     terms = RunOptions(**{k: v for k, v in context.run_config.items() if k in RunOptions._fields})  # type: ignore[arg-type]
     listener = Journal(*(Path(place) if place else None for place in (terms.log, terms.trail)))
-    sys.argv = ["fssl", *shlex.split(terms.command)]  # what a record tells of this process is not Flower's command
+    sys.argv = ["fssl", *shlex.split(terms.command)]  # a record shows our command, not Flower's
     try:
         run(grid, terms, listener)
     except (UserError, RunError) as error:
@@ -92,7 +92,7 @@ def run(grid: Grid, terms: RunOptions, listener: "Journal") -> Line:
 
 
 def parse_run(tables: Mapping[str, Any]) -> Config:
-    """The single run in `tables`; refuse one that Flower clients cannot train."""
+    """Return the single run in `tables`; reject one that Flower clients cannot train."""
     config = only_run(tables)
     check_fact(config, ENGINE, "Flower app", "Flower's app")
     return config
@@ -107,7 +107,7 @@ def deployment(grid: Grid, terms: RunOptions, sites: list[str], out: Path) -> tu
         AskedNodes(grid) if terms.insecure else AdmittedNodes(grid, [AdmittedSite(*s.split()) for s in sites])
     )
     policy = Policy(
-        window=len(sites),  # each works on a machine of its own
+        window=len(sites),  # each works on its own machine
         strict=False,
         run=run_name(out),
         quorum=terms.quorum,
@@ -120,7 +120,7 @@ def deployment(grid: Grid, terms: RunOptions, sites: list[str], out: Path) -> tu
 
 
 def run_name(out: Path) -> str:
-    """The run's name at the sites: constant for a run folder, unique among folders."""
+    """Return the run's name at the sites: constant for a run folder, unique among folders."""
     folder = RunFolder(out)
     known = read_json(folder.deployment_file).get("run")
     if not known:
@@ -134,9 +134,9 @@ def run_name(out: Path) -> str:
 
 
 def server_dataset(config: Config, test: Path | None, clients: int) -> Dataset:
-    """The server's dataset when images stay at the sites: their format, its own test, and its labeled images if any.
+    """Return the server's dataset when images stay at sites: their format, its own test and, if any, labeled images.
 
-    All clients' images are one black image here: nobody trains on it.
+    All clients' images are one black image here, since the server does not train on them.
     """
     agreed = shared_format(config)
     check_fact(config, ENGINE, OWN_IMAGES, "a deployment whose sites hold their own images")
@@ -153,7 +153,7 @@ def server_dataset(config: Config, test: Path | None, clients: int) -> Dataset:
 
 
 def check_federated(config: Config) -> None:
-    """Refuse to choose a model by numbers that sites do not report."""
+    """Reject choosing a model by numbers that sites do not report."""
     if config.data.validation is None:
         return
     given = f"data.validation = {config.data.validation:g}: sites hold these images"
@@ -164,12 +164,12 @@ def check_federated(config: Config) -> None:
 
 
 def of_round(line: Line) -> dict[str, Any]:
-    """What an audit trail says of a round: who took part, and why others did not."""
+    """Return an audit trail's entry of a round: the participants, and why others did not participate."""
     return {key: line[key] for key in ("round", "clients", "missing", "unmeasured", "unscored") if key in line}
 
 
 class Journal:
-    """A listener that writes one JSON line per event, for who follows the run, and an entry into the audit trail."""
+    """A listener that writes one JSON line per event, for programs that follow the run, and audit trail entries."""
 
     def __init__(self, path: Path | None, trail: Path | None = None) -> None:
         self.path, self.trail = path, trail

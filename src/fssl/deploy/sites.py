@@ -1,4 +1,4 @@
-"""A site and its server: it waits until the server answers, and until that takes its key."""
+"""A site and its server: the site waits until the server answers and accepts its key."""
 
 import socket
 import ssl
@@ -19,23 +19,23 @@ from ..records.audit import TRAIL, append
 from .home import SitePart
 from .programs import Growing, background_program, last_words, since_start, wait_for
 
-ADMISSION, PAUSE = 600, 10  # seconds in which a site that is refused tries again, and between two times
-LOOK = 2  # seconds between two looks for a server that does not answer
-LOST = 5  # seconds that Flower's program waits before it tries again, from which on the server counts as lost
+ADMISSION, PAUSE = 600, 10  # seconds for which a rejected site tries again, and between two attempts
+LOOK = 2  # seconds between two checks for a server that does not answer
+LOST = 5  # seconds that Flower's program waits before it retries, from which on the server counts as lost
 UNSURE = "is ca.crt of this deployment, and `server` in site.toml one of the names in server.toml?"
 
 
-DATASET_FILES = ("*.parquet", "*-ubyte", "*-ubyte.gz")  # what a site may have in place of images of its own
+DATASET_FILES = ("*.parquet", "*-ubyte", "*-ubyte.gz")  # a published dataset, which a site may have instead of images
 
 
 def check_site(part: SitePart, images: Path | None) -> None:
-    """Refuse a device that is not there, and images that no run can use."""
+    """Reject a missing device, and images that no run can use."""
     if part.device == "cuda" and not has_gpu():
         raise UserError(f"{part.folder / 'site.toml'}: device = 'cuda': no CUDA device is visible; use 'cpu' or 'auto'")
     if images and not images.is_dir():
         raise UserError(f"the site's images: there is no folder {images}")
     if images and not holds_dataset(images):
-        raise_problems(list_site(images, skip_bad=True))  # whether files may be bad is for a run to say
+        raise_problems(list_site(images, skip_bad=True))  # a run decides whether bad files are allowed
 
 
 def has_gpu() -> bool:
@@ -45,12 +45,12 @@ def has_gpu() -> bool:
 
 
 def holds_dataset(folder: Path) -> bool:
-    """Whether there are files of a published dataset, by itself or as deep as its own folders lie."""
+    """Return whether the folder has files of a published dataset, directly or as deep as the dataset's own folders."""
     return any(any(folder.glob(f"{above}{name}")) for above in ("", "*/", "*/*/") for name in DATASET_FILES)
 
 
 def await_server(part: SitePart, insecure: bool, say: Callable[[str], None]) -> None:
-    """Wait until a server answers; refuse one that is encrypted if this site is not, or the other way round."""
+    """Wait until a server answers; reject one that is encrypted if this site is not, or the other way round."""
     told = False
     while not (manner := manner_of(part.server)):
         if not told:
@@ -65,7 +65,7 @@ def await_server(part: SitePart, insecure: bool, say: Callable[[str], None]) -> 
 
 
 def manner_of(address: str, seconds: float = 10) -> Literal["TLS", "plain"] | None:
-    """How a server speaks, if one answers. Whether its certificate is good is not asked here."""
+    """Return "TLS" or "plain" for a reachable server, else None. Does not verify the certificate."""
     host, _, port = address.rpartition(":")
     place = (host.strip("[]"), int(port))
     anyone = ssl.create_default_context()
@@ -83,7 +83,7 @@ def manner_of(address: str, seconds: float = 10) -> Literal["TLS", "plain"] | No
 
 
 def attend(part: SitePart, words: list[str], log: Path, say: Callable[[str], None]) -> None:
-    """Run a site's SuperNode; restart it for a while if the server does not take its key."""
+    """Run a site's SuperNode; restart it for a while if the server does not accept its key."""
     until, told = time.monotonic() + ADMISSION, False
     while True:
         with background_program(words, part.folder, log) as process:
@@ -113,16 +113,16 @@ def attend(part: SitePart, words: list[str], log: Path, say: Callable[[str], Non
 
 
 def authority(part: SitePart) -> str:
-    """The fingerprint of the certificate by which this site knows its server; empty without encryption."""
+    """Return the fingerprint of the certificate by which this site knows its server; empty without encryption."""
     certificate = part.folder / "ca.crt"
     return sha256(certificate.read_bytes()).hexdigest() if certificate.is_file() else ""
 
 
 def follow_site(process: subprocess.Popen[bytes], log: Path, say: Callable[[str], None]) -> None:
-    """Pass on what a connected site says of its rounds in its log, and whether the server answers."""
+    """Report the rounds in a connected site's log, and whether the server answers."""
     growing, lost, ended = Growing(log), False, False
     while not ended:
-        ended = process.poll() is not None  # asked before the look, so that last words are not missed
+        ended = process.poll() is not None  # read first, so that the last output is not missed
         for line in growing.news().rpartition(CONNECTED)[2].splitlines():
             wait = RETRYING.search(line)
             if line.startswith(COMPLAINT):

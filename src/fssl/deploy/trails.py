@@ -10,7 +10,7 @@ from ..system.files import as_csv, write_atomic
 
 
 def open_trail(home: Path, name: str | None) -> tuple[Path, Trail]:
-    """The trail of a site by its name, that of this folder, or the server's."""
+    """Return the name and the trail: of a site by its name, of this folder, or of the server."""
     folder = home / name if name else home if (home / TRAIL).is_file() else home / "server"
     if not (folder / TRAIL).is_file():
         known = sorted(path.parent.name for path in home.glob(f"*/{TRAIL}"))
@@ -20,7 +20,7 @@ def open_trail(home: Path, name: str | None) -> tuple[Path, Trail]:
 
 
 def as_rows(entries: Iterable[TrailEntry]) -> list[tuple[object, ...]]:
-    """Entries with their facts as one text."""
+    """Return entries with their facts as one text."""
     return [(e.number, e.time, e.what, details(e), e.digest) for e in entries]
 
 

@@ -68,7 +68,7 @@ SERVICE = """  {name}:
 
 
 def unit_files(made: list[Path]) -> dict[Path, str]:
-    """A unit for each part of a deployment, in its folder."""
+    """Return a systemd unit for each part of a deployment, by the file's path."""
     return {folder / f"{unit_name(folder)}.service": unit(folder) for folder in made}
 
 
@@ -91,12 +91,12 @@ def unit(folder: Path) -> str:
 
 
 def escape_path(text: str) -> str:
-    """A path as one word of a unit."""
+    """Return a path as one word of a unit."""
     return text.replace("\\", "\\\\").replace("%", "%%").replace(" ", "\\x20")
 
 
 def container_files(home: Path, made: list[Path]) -> dict[Path, str]:
-    """An image, and a service for each part."""
+    """Return an image's files, and a service for each part."""
     from .. import __version__
 
     services = (
