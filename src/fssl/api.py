@@ -53,8 +53,8 @@ def experiment(
         dataset: Images in memory, instead of files: from `fssl.dataset`.
         method: A custom method, instead of the one in `method.name`: a `fssl.methods.Method`, or the function that
             builds it, whose arguments are settings such as "method.tau=0.9".
-        network: A custom network, instead of the one in `model.name`: a `torch.nn.Module`, whose weights the run begins
-            with, or a function or class of channels, classes and width.
+        network: A custom network, instead of the one in `model.name`: a `torch.nn.Module`, whose weights the run starts
+            with, or a function or class that takes channels, classes and width.
 
     Returns:
         The experiment, for `fssl.run`; its complete settings are `experiment.config`.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 State = dict[str, Tensor]
-# In the extras of a batch; those of BY_CLASS [C] are for the loss of labeled images, by the setting that asks for each.
+# In the extras of a batch; those of BY_CLASS [C] are for the loss of labeled images, each with the setting it needs.
 CLASS_WEIGHTS, LOG_PRIOR, HAS_UNLABELED = "class_weights", "log_prior", "has_unlabeled"
 BY_CLASS = {CLASS_WEIGHTS: "train.class_weights", LOG_PRIOR: "train.logit_adjustment"}
 
@@ -94,9 +94,9 @@ class Batch(NamedTuple):
     has_labels: Tensor
     clock: Clock
     truth: State  # {} or {"u": [B_u]}
-    # Where a method asks: "m_slot" [B_u] of images drawn with replacement, "numbers" of its own, and "real" [B_u] for
-    # one that chooses its images: 1 for those, 0 for all others. Where the run asks: those of BY_CLASS [C]
-    # and HAS_UNLABELED, 0 for a client that knows every label of its images.
+    # For methods that need them: "m_slot" [B_u] of images drawn with replacement, random "numbers", and "real" [B_u]
+    # for a method that chooses its images: 1 for those, 0 for all others. With the matching settings: those of
+    # BY_CLASS [C], and HAS_UNLABELED, which is 0 for a client that knows every label of its images.
     extras: State = {}  # noqa: RUF012 (never changed in place)
 
     @property

@@ -28,7 +28,7 @@ from .keys import MAKES_KEYS
 SUPERLINK, SUPERNODE = "fssl.engines.flower.superlink", "fssl.engines.flower.supernode"
 SUPERLINK_LOG = "superlink.log"  # in the folder logs of the server
 COLOR, STAMP = re.compile(r"\x1b\[[0-9;]*m"), re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", re.MULTILINE)
-LOG_BYTES, OLDER_LOGS = 10 * 2**20, 5  # of a log before the next one begins; they are kept as superlink.log.1 and so on
+LOG_BYTES, OLDER_LOGS = 10 * 2**20, 5  # of a log before the next one starts; they are kept as superlink.log.1 and so on
 LAST_WORDS = 2  # seconds to read the last output of an ended program
 NEW_START = "---- a new start ----\n"  # in a log, which is kept from start to start
 PR_SET_PDEATHSIG = 1  # of Linux's prctl

@@ -10,7 +10,7 @@ from ..system.files import as_csv, write_atomic
 
 
 def open_trail(home: Path, name: str | None) -> tuple[Path, Trail]:
-    """Return the name and the trail: of a site by its name, of this folder, or of the server."""
+    """Return the file and entries of a trail: of a named site, of this folder, or of the server."""
     folder = home / name if name else home if (home / TRAIL).is_file() else home / "server"
     if not (folder / TRAIL).is_file():
         known = sorted(path.parent.name for path in home.glob(f"*/{TRAIL}"))

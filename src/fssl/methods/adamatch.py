@@ -18,7 +18,7 @@ from .base import Needs, Recipe, Source, weighted_mean
 from .fixmatch import FixMatch
 from .shared_settings import Ema, MuU, Tau
 
-# Of a client: running means of predictions on labeled and on unlabeled images (and whether the latter has begun), the
+# Of a client: running means of predictions on labeled and on unlabeled images (and whether the latter has started), the
 # threshold of the last step, and, over the round, the sum of confidences on labeled images and the number of steps.
 PI_X, PI_U, BEGUN, KAPPA = "ada.px", "ada.pu", "ada.begun", "ada.cut"
 SUM, STEPS = "ada.confidence", "ada.steps"

@@ -1,4 +1,4 @@
-"""The interface of a federated method: a frozen value that answers a few questions, each a pure function on tensors."""
+"""The interface of a federated method: a frozen value with a few functions, each a pure function on tensors."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -140,9 +140,9 @@ class Watched(NamedTuple):
 
 @dataclass(frozen=True)
 class Method:
-    """The questions that a run asks of a method, with FedAvg's answers; every method answers `step` itself.
+    """The functions that a run calls on a method, with FedAvg's as defaults; every method defines `step`.
 
-    A round asks them in this order, for each client: `payload`, `start`, (`visit` for each batch of a sweep over the
+    A round calls them in this order, for each client: `payload`, `start`, (`visit` for each batch of a sweep over the
     client's whole pool, if the recipe has `sweep`, then `chosen`, if it has `chooses`), `step` for each step, `upload`,
     `keep`; then, once, `aggregate` and `deploy`. `fssl docs adding-a-method` has an example of each.
 
@@ -154,7 +154,7 @@ class Method:
     guard: float = 0.0  # added to probabilities in the logarithm of L_u; 1e-10 in the released code
     watch: bool = True  # also compute values that only the probes read
     labels_at_clients: bool = True  # False: the server has all labels, and no client's batch has a labeled image
-    hooks: ClassVar[tuple[str, ...]] = ()  # further answers of its step, which are checked before a run
+    hooks: ClassVar[tuple[str, ...]] = ()  # functions of its step whose results are checked before a run
 
     @property
     def needs(self) -> Needs:

@@ -17,8 +17,8 @@ from .base import Recipe, Source, fit, mean_weights
 from .fixmatch import FixMatch
 from .shared_settings import MuU, Passes, Share, Tau
 
-# Client state of one round: what the broadcast model said of each image of the pool, the mean of that, how
-# many images it is the mean of, and the prior that follows the local model.
+# Client state of one round: the broadcast model's probabilities of each image of the pool, their mean, the number of
+# images in the mean, and the prior that follows the local model.
 TABLE, PRIOR, SEEN, PI = "feddb.table", "feddb.prior", "feddb.seen", "feddb.pi"
 
 Shares = NDArray[np.float64]

@@ -33,7 +33,7 @@ class FedDure(FixMatch):
 
     @property
     def needs(self) -> Needs:
-        return super().needs._replace(client_labels=True)  # they judge the student
+        return super().needs._replace(client_labels=True)  # the student is judged by them
 
     def start(self, payload: Payload, state: State) -> Local:
         local, phi = super().start(payload, state), payload.weights.params

@@ -111,7 +111,7 @@ class FedMatch(Method):
         return Local(weights, local.velocity, state), Trace(losses, trace.votes)
 
     def learn_sigma(self, net: Net, weights: Weights, psi: State, batch: Batch) -> tuple[State, State, Tensor]:
-        """Phase 1, gradient of sigma: labeled images, psi fixed; running statistics belong to sigma and move here."""
+        """Return sigma's gradient on labeled images with psi fixed (phase 1), running statistics and L_s."""
 
         def loss(weights: Weights, state: State) -> Value:
             buffers, (x,) = net.fit(Weights(compose(weights.params, psi), weights.buffers), batch.x)
@@ -122,7 +122,7 @@ class FedMatch(Method):
         return grads, buffers, trace.losses["l_s"]
 
     def learn_psi(self, net: Net, payload: Payload, frozen: Weights, psi: State, batch: Batch) -> tuple[State, Trace]:
-        """Phase 2, gradient of psi: unlabeled images, sigma held fixed."""
+        """Return psi's gradient on unlabeled images with sigma fixed (phase 2), and the trace."""
         p_h = [softmax(net.infer(model, batch.u_weak)) for model in helper_models(payload, frozen)]
         present, sigma = payload.extras[PRESENT], {name: frozen.params[name] for name in psi}
 
@@ -143,7 +143,7 @@ class FedMatch(Method):
         return grads, trace
 
     def penalty(self, sigma: State, psi: State) -> Tensor:
-        """lam_l2 ||sigma - psi||^2 + lam_l1 ||psi||_1, both sums."""
+        """Return lam_l2 ||sigma - psi||^2 + lam_l1 ||psi||_1, both sums."""
         size = torch.stack([t.abs().sum() for t in psi.values()]).sum()
         return self.lam_l2 * squared_distance(psi, sigma) + self.lam_l1 * size
 

@@ -85,7 +85,7 @@ defaults_on, full_settings = BUILDERS.defaults_on, BUILDERS.full_settings
 
 
 def know_method(method: Method | Callable[..., Method]) -> str:
-    """Register a method of a script, or the function that builds it, so that settings can name it.
+    """Register a method of a script, or the function that builds it, and return its name for settings.
 
     Returns:
         Its name in the settings, for this process.

@@ -16,8 +16,8 @@ from ..types import Batch, Counts, Local, Payload, State, Sweep, Task, Trace, Up
 from .base import Method, Recipe, Source, Value, Watched, descend
 from .shared_settings import Tau, Weight
 
-# Client state of one round: what the broadcast model said of each image of the pool. Upload: on how many images the
-# client trained.
+# Client state of one round: the broadcast model's probabilities of each image of the pool. Upload: the number of
+# images that the client trained on.
 TABLE, USED = "semifl.table", "semifl.used"
 
 

@@ -166,7 +166,7 @@ def at_site(config: Config, site: OwnSite) -> Config:
 
 @app.query()
 def who(message: Message, context: Context) -> Message:
-    """Answer which client this node is."""
+    """Return which client this node is."""
     return Message(RecordDict({"who": ConfigRecord({"client": read_site(context).client})}), reply_to=message)
 
 
@@ -177,13 +177,13 @@ def train(message: Message, context: Context) -> Message:
 
 @app.query(MEASURE.partition(".")[2])
 def measure(message: Message, context: Context) -> Message:
-    """Answer the BatchNorm statistics of a model on a client's images."""
+    """Return the BatchNorm statistics of a model on a client's images."""
     return answered(message, context, measured)
 
 
 @app.query(SCORE.partition(".")[2])
 def score(message: Message, context: Context) -> Message:
-    """Answer how good a model is on a client's own test and validation images."""
+    """Return a model's scores on a client's own test and validation images."""
     return answered(message, context, scored)
 
 

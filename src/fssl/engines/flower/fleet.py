@@ -35,7 +35,7 @@ from .noised import make_privacy
 from .plausible import check_values, check_weight, moved_by, outstanding
 
 FOR_EVER = 1e9  # seconds
-SLOWER, FEWEST_SECONDS = 10, 300.0  # times the slowest answer; after that a client's process counts as dead
+SLOWER, FEWEST_SECONDS = 10, 300.0  # times the slowest answer, and a minimum: then a client's process counts as dead
 REJECTED = "upload rejected"
 ROUND_ATTEMPTS = 3  # attempts at a round, or a measurement, with too few results
 T = TypeVar("T")

@@ -28,7 +28,7 @@ from .internals import MODULUS, SECAGG, HaltedError, MaskedSum, MaskTerms, Told,
 from .messages import Forms, Job, SiteError, check_finite, check_weight
 from .nodes import Nodes
 
-NEEDED = 2 / 3  # of the clients that begin a round
+NEEDED = 2 / 3  # of the clients that start a round
 
 
 def make_fleet(

@@ -75,7 +75,7 @@ class AskedNodes:
 
 
 def claimed_client(content: RecordDict) -> int:
-    """Return the client that a node claims to be; None if it claims none."""
+    """Return the client that a node claims to be, or -1 if it claims none."""
     said = content["who"].get("client") if "who" in content else None
     return said if type(said) is int else -1
 
