@@ -192,7 +192,7 @@ class RunView(View):
             self.say(round_line(self.title, line, self._total, self._measure))
 
     def loading(self) -> Callable[[str, int, int], None]:
-        """A progress function for decoding a dataset."""
+        """Return a progress function for decoding a dataset."""
 
         def show(stage: str, done: int, total: int) -> None:
             self.bars.update(self._task, total=total, completed=done, numbers=stage)

@@ -29,7 +29,7 @@ def make_keys(server: ServerPart, home: Path) -> list[Path]:
 
 
 def certificates(server: ServerPart) -> list[Path]:
-    """Make the missing certificates of the CA and the server; ca.key may be offline until something is signed."""
+    """Make missing certificates of the CA and the server, and return them; ca.key is needed only for signing."""
     ca_key, ca, key, own = files = [server.keys / name for name in ("ca.key", "ca.crt", "server.key", "server.pem")]
     there = [file for file in files if file.exists()]
     if {ca, key, own} <= set(there):
@@ -136,7 +136,7 @@ def alternative(name: str) -> Any:
 
 
 def site_key(server: ServerPart, site: Path) -> list[Path]:
-    """Make a key pair in the site's folder, with the public half in the server's, which admits the site."""
+    """Make a key pair and return its files; the public key in the server's folder admits the site."""
     from cryptography.hazmat.primitives import serialization as form
 
     private, admitted = site / "key", server.keys / f"{site.name}.pub"

@@ -44,8 +44,10 @@ class FreeThreshold(Accept):
 
 
 def fairness(logits: Tensor, mask: Tensor, state: State) -> Tensor:
-    """L_f = sum_c SumNorm(p~/h~)_c log SumNorm(p-/h-)_c, where p- and h- are the mean probabilities
-    and the votes on the strong views of accepted images; 0 if there are none."""
+    """Return L_f = sum_c SumNorm(p~/h~)_c log SumNorm(p-/h-)_c; 0 if no image is accepted.
+
+    p- and h- are the mean probabilities and the votes on the strong views of accepted images.
+    """
     q, counted = logits.softmax(-1), mask.unsqueeze(-1).to(logits.dtype)
     p_bar = _balanced((q * counted).sum(0), (hard(q) * counted).sum(0))
     target = _balanced(state[P_TILDE], state[H_TILDE])

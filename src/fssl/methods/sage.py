@@ -60,7 +60,7 @@ def with_sage(
 
 
 def is_sage(method: Method) -> bool:
-    """Return whether a method is SAGE with only settings of its own."""
+    """Return whether a method is SAGE, with no settings but SAGE's."""
     if type(method) is not FixMatch or not isinstance(method.assign, Sage) or type(method.accept) is not FixedThreshold:
         return False
     own = ("accept", "assign", "mu_u", "label_bn", "oracle", *(field.name for field in fields(Method)))

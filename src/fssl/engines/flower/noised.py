@@ -25,7 +25,7 @@ class ClippedNoise(NamedTuple):
         old = payload.weights.params
         new = [t.double().cpu().numpy() for t in upload.weights.params.values()]
         sent = [old[name].double().cpu().numpy() for name in upload.weights.params]
-        if any((a != b).any() for a, b in zip(new, sent, strict=True)):  # else there is no direction to keep
+        if any((a != b).any() for a, b in zip(new, sent, strict=True)):  # without a change no direction exists
             clip_update(new, sent, self.clip)
         params = as_before(upload.weights.params, new)
         return upload._replace(weights=upload.weights._replace(params=params), num_samples=1)
