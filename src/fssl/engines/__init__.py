@@ -1,1 +1,1 @@
-"""Engines move records around: they compile, capture, deal out clients and restore, and learn nothing."""
+"""Engines run the rounds: they compile and capture steps, distribute clients, and restore checkpoints."""

@@ -17,11 +17,9 @@ from .stopwatch import spending
 
 
 def make_tick(step: Step) -> Any:
-    """A step over fixed buffers: it finds its part of the draws through a counter on the device.
-
-    The results are written over the inputs inside the function that gets compiled, so that the compiler
-    stores them there at once: copying after the step would be a hundred small copies.
-    """
+    """Return a step over fixed buffers that indexes the draws with a counter on the device."""
+    # The compiled function overwrites its inputs, so the compiler stores the results there directly. Copying them
+    # after the step would take a hundred small copies.
 
     def tick(payload: Payload, local: Local, tally: Tensor, draw: Draw, i: Tensor) -> None:
         new_local, new_tally = step(payload, local, tally, at(draw, i))
@@ -33,7 +31,8 @@ def make_tick(step: Step) -> Any:
 
 
 def make_visit_in_place(visit: Visit) -> Any:
-    """A visit that writes over the client's state: a record that compiled code returns may come back empty."""
+    """Return a visit that overwrites the client's state."""
+    # A record that compiled code returns may come back empty.
 
     def visit_in_place(payload: Payload, local: Local, sweep: Sweep) -> None:
         overwrite(local, visit(payload, local, sweep))
@@ -45,9 +44,9 @@ def make_visit_in_place(visit: Visit) -> Any:
 def capture(
     work: Callable[[], None], stream: torch.cuda.Stream, reset: Callable[[], Any] = lambda: None
 ) -> torch.cuda.CUDAGraph:
-    """A graph of some work on fixed buffers, which `reset` prepares for each of the two trials before it."""
+    """Capture work on fixed buffers as a graph, after two trial runs. Call `reset` before each trial."""
     with torch.cuda.stream(stream), torch.no_grad():
-        for _ in range(2):  # compiling and the libraries' choice of kernels stay out of the capture
+        for _ in range(2):  # keep compilation and the libraries' choice of kernels out of the capture
             reset()
             work()
     torch.cuda.synchronize(stream.device)
@@ -58,10 +57,10 @@ def capture(
 
 
 def captured(function: Function, *given: Any) -> Function:
-    """A pure function as compiled code in a graph, for arguments like these.
+    """Return a pure function as compiled code in a graph, for arguments like these.
 
-    Every call copies what it is given to the graph's buffers, and what it returns from there. A record of tensors that
-    it was given the last time is there already.
+    Every call copies its arguments to the graph's buffers, and clones the results. A record of tensors that the
+    previous call was given too is not copied again.
     """
     buffers, made, before = tree_map(torch.clone, given), list[Any](), [None] * len(given)
     code, stream = compiled(function, *buffers), torch.cuda.Stream()
@@ -79,7 +78,7 @@ def captured(function: Function, *given: Any) -> Function:
 
 
 def never_waits(work: Callable[[], Any]) -> bool:
-    """Whether some work only enqueues: what reads a value from the device cannot be captured."""
+    """Return whether the work never reads a value from the device, so that it can be captured."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -92,16 +91,16 @@ def never_waits(work: Callable[[], Any]) -> bool:
 
 
 class Codes(NamedTuple):
-    """What lanes capture, the same for all; a look comes once per round and is neither compiled nor captured."""
+    """The functions that every lane captures. `look` runs once per round and is neither compiled nor captured."""
 
     tick: Function
-    visit: Function | None  # none where no client makes a sweep
+    visit: Function | None  # None where no client makes a sweep
     start: Start
     look: Look
 
 
 class Buffers(NamedTuple):
-    """What a lane's graphs read and write: a client's round, and one batch of its sweep if it makes one."""
+    """The buffers that a lane's graphs read and write: a client's round, and one batch of its sweep if it makes one."""
 
     payload: Payload
     state: State
@@ -110,14 +109,14 @@ class Buffers(NamedTuple):
 
 
 class CapturedLane:
-    """One stream with its own buffers, and its own captured graphs of a start, a step, and a visit if there are any.
+    """One stream with its own buffers and captured graphs of a start, a step, and a visit if clients make sweeps.
 
-    Nothing here waits for the device: a client's round is enqueued and the host goes on. A result is valid until this
-    lane's next client.
+    The host enqueues a client's round and does not wait for the device. A result is valid until this lane's next
+    client.
     """
 
     def __init__(self, codes: Codes, like: Buffers, draw: Draw, tally: Tensor) -> None:
-        """Copy what it is given, which is like what comes: `tally` on the device, `draw` of the longest round."""
+        """Copy example records as buffers. `tally` is on the device, and `draw` is that of the longest round."""
         self.look, device = codes.look, tally.device
         self.stream = torch.cuda.Stream(device)
         self.stream.wait_stream(torch.cuda.current_stream(device))
@@ -126,7 +125,7 @@ class CapturedLane:
             self.draw = InOnePiece(draw, device)
             self.tally = torch.zeros_like(tally)
             self.i = torch.zeros(1, dtype=torch.long, device=device)
-            self.payload: Payload | None = None  # what is in its buffer
+            self.payload: Payload | None = None  # the payload in the buffer
             self._capture(codes)
 
     def _capture(self, codes: Codes) -> None:
@@ -141,16 +140,16 @@ class CapturedLane:
             codes.tick(payload, local, self.tally, self.draw.tree, self.i)
 
         self._begin = capture(begin, self.stream).replay if never_waits(begin) else begin
-        # A round may have a single step, so every one is the first.
+        # A round may have a single step, so each trial starts at step 0.
         self._step = capture(step, self.stream, self.i.zero_)
         self.step_seconds = self._timed(self._step)
         if (visit := codes.visit) is not None:
             self._visit = capture(lambda: visit(payload, local, batch), self.stream)
 
     def _timed(self, graph: torch.cuda.CUDAGraph) -> float:
-        """Seconds that the device takes for a step."""
+        """Return the seconds that the device takes for a step."""
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        for _ in range(2):  # the first time a graph is also brought to the device
+        for _ in range(2):  # the first replay also uploads the graph to the device
             self.i.zero_()
             begin.record()
             graph.replay()
@@ -160,7 +159,7 @@ class CapturedLane:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Work on this lane's stream: after what was enqueued before, and before what is enqueued next."""
+        """Enqueue work on this lane's stream, ordered after earlier and before later work of the outer stream."""
         outside = torch.cuda.current_stream(self.stream.device)
         self.stream.wait_stream(outside)
         with self.turn():
@@ -168,11 +167,11 @@ class CapturedLane:
         outside.wait_stream(self.stream)
 
     def turn(self) -> AbstractContextManager[Any]:
-        """Work on this lane's stream among others' in one scope."""
+        """Return a context that enqueues work on this lane's stream, inside a scope shared with other lanes."""
         return torch.cuda.stream(self.stream)
 
     def start(self, payload: Payload, state: State) -> Local:
-        """A client's first weights, momentum and state, made in place."""
+        """Write a client's first weights, momentum and state into the buffers, and return them."""
         overwrite(self.buffers.payload, payload, self.payload)
         overwrite(self.buffers.state, state)
         self.payload = payload
@@ -180,7 +179,7 @@ class CapturedLane:
         return self.buffers.local
 
     def sweep(self, payload: Payload, local: Local, batches: Sweep) -> Local:
-        """All visits of one client."""
+        """Run all visits of one client and return its new state."""
         overwrite(self.buffers.local, local)
         for batch in each(batches, len(batches.u_row)):
             overwrite(self.buffers.batch, batch)
@@ -188,7 +187,7 @@ class CapturedLane:
         return self.buffers.local
 
     def run(self, payload: Payload, local: Local, draw: Draw) -> tuple[Local, Tensor]:
-        """All steps of one client."""
+        """Run all steps of one client and return its new state and its tally."""
         overwrite(self.buffers.local, local)
         self.draw.fill(draw)
         for _ in range(len(draw.x_row)):

@@ -1,7 +1,7 @@
-"""Pure functions as compiled code: traced for the shapes of a call, then optimized by PyTorch's compiler.
+"""Compile pure functions: trace them for the shapes of a call, then optimize them with PyTorch's compiler.
 
-`torch.compile` reads Python's bytecode instead, which takes several times as long, and checks at every call that its
-code still fits. A pure function of tensors whose shapes are known needs neither.
+`torch.compile` analyzes Python bytecode, which takes several times as long, and checks at every call that its code
+still applies. A pure function of tensors with known shapes needs neither.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,9 +31,9 @@ Function = Callable[..., Any]  # of nested records of tensors
 
 @dataclass(frozen=True)
 class Code:
-    """A function as code for arguments of one form, and of the shapes that it was traced with."""
+    """A compiled function for arguments of one structure, with the shapes that it was traced with."""
 
-    run: Callable[[Sequence[Tensor]], Sequence[Tensor]]  # of the arguments' tensors, in the order of their form
+    run: Callable[[Sequence[Tensor]], Sequence[Tensor]]  # takes the arguments' tensors, in the order of their structure
     given: TreeSpec
     made: TreeSpec
 
@@ -42,7 +42,7 @@ class Code:
 
 
 class Traced(NamedTuple):
-    """A function as a graph of operations; tensors that it knew are arguments as well, after its own."""
+    """A function as a graph of operations. Constant tensors become arguments after the function's arguments."""
 
     graph: GraphModule
     shapes: Sequence[Tensor]  # of all arguments
@@ -55,7 +55,7 @@ class Traced(NamedTuple):
 
 
 class ForShapes:
-    """A function that is made faster for each shapes of arguments when they first come."""
+    """A function that is compiled for each combination of argument shapes at its first call."""
 
     def __init__(self, function: Function, faster: Callable[..., Function]) -> None:
         self._function, self._faster, self._made = function, faster, dict[Any, Function]()
@@ -70,11 +70,9 @@ class ForShapes:
 
 
 def compiled(function: Function, *given: Any) -> Code:
-    """Compile a pure function for arguments like these; it may also write over them.
-
-    Where the compiler fails, it tries again without one of its searches: before torch 2.13 the search for a better
-    order of loops fails for some steps (of `flfl` on a small network).
-    """
+    """Compile a function for arguments like these; it may overwrite them, and is pure otherwise."""
+    # Before torch 2.13 the search for a better order of loops fails for some steps (of `flfl` on a small network).
+    # If the compiler fails, try again without that search.
     shorten_messages()
     try:
         return optimized(traced(function, *given))
@@ -86,7 +84,7 @@ def compiled(function: Function, *given: Any) -> Code:
 
 
 def in_place(learn: Learn, *given: Any) -> Callable[[], Learn]:
-    """A half of a step as code that writes over buffers: what makes it for one lane, with buffers of its own."""
+    """Compile the learning half of a step. Return a function that makes it for one lane, with separate buffers."""
 
     def write(payload: Payload, local: Local, tally: Tensor, shown: Shown) -> None:
         new_local, new_tally = learn(payload, local, tally, shown)
@@ -111,7 +109,7 @@ def in_place(learn: Learn, *given: Any) -> Callable[[], Learn]:
 
 
 def traced(function: Function, *given: Any) -> Traced:
-    """Record the operations of a pure function of tensors, on shapes alone."""
+    """Record the operations of a pure function of tensors, using only their shapes."""
     tensors, form = tree_flatten(given)
     forms: list[TreeSpec] = []
 
@@ -120,7 +118,7 @@ def traced(function: Function, *given: Any) -> Traced:
         forms.append(made_form)
         return made
 
-    known = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)  # the compiler's cache wants one
+    known = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)  # the compiler's cache needs one
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=known)
     with (
         spending("tracing"),
@@ -135,7 +133,8 @@ def traced(function: Function, *given: Any) -> Traced:
 
 
 def lifted(graph: GraphModule) -> list[Tensor]:
-    """Turn a graph's constants into arguments, since the compiler's cache would look at all their numbers."""
+    """Turn a graph's constants into arguments and return their tensors."""
+    # The compiler's cache would read every number of a constant.
     found: dict[int, tuple[Tensor, Node]] = {}
     nodes = list(graph.graph.nodes)
     last = next(node for node in reversed(nodes) if node.op == "placeholder")
@@ -154,7 +153,7 @@ def lifted(graph: GraphModule) -> list[Tensor]:
 
 
 def as_traced(function: Function, *given: Any) -> Code:
-    """The function as the operations that were recorded of it, one after another: of the same bits."""
+    """Return the function as its traced operations, run one after another with bit-identical results."""
     of = traced(function, *given)
     return of.code(of.graph)
 
@@ -165,9 +164,8 @@ def optimized(of: Traced) -> Code:
 
 
 def shorten_messages() -> None:
-    """Let the compiler's messages name an operation without its inputs.
-
-    Before torch 2.13 it writes them out for every operation of ours, for a log that is off. Each input is written with
-    its own inputs: with every layer of a residual network twice the text, and ResNet-18 is never compiled.
-    """
+    """Make the compiler's messages name an operation without its inputs."""
+    # Before torch 2.13 the compiler formats the inputs of each of our operations, even with logging off. Each input
+    # includes its inputs in turn, so the text doubles with every layer of a residual network: compiling ResNet-18 never
+    # ends.
     OperatorIssue.operator_str = staticmethod(lambda target, args, kwargs: f"target: {target}")  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Several devices: each has lanes, images and a copy of the model, and gets clients by the work they are."""
+"""Several devices: each has lanes, images and a copy of the model. Clients are split by their amount of work."""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ from .snapshot import Snapshot
 
 
 class Spread:
-    """Clients on the lanes of several devices; results come to the first, where the mean is made."""
+    """Clients on the lanes of several devices; results move to the first device, which computes the mean."""
 
     def __init__(self, federation: Federation, folder: Path | None = None, debug: bool = False) -> None:
         self.federation = federation
@@ -30,7 +30,7 @@ class Spread:
                 self.groups.append(Lanes(federation.on(device), folder, debug, most))
 
     def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterable[ClientResult]:
-        """Every device at once, one thread each; results in the clients' order."""
+        """Train on all devices at once, one thread each, and return the results in the clients' order."""
         shares = self._shares(clients)
         pool = ThreadPoolExecutor(len(self.groups))
         try:
@@ -48,11 +48,11 @@ class Spread:
             return [to(result, self.federation.device) for result in group.train(round, clients, here)]
 
     def measure(self, round: int, weights: Weights) -> Iterable[NormSums]:
-        """On the first device, where the model is."""
+        """Return BatchNorm's statistics of each client, computed on the first device, where the model is."""
         return self.groups[0].measure(round, weights)
 
     def score(self, round: int, weights: Weights) -> Iterable[SiteScore]:
-        """On the first device, where the model is."""
+        """Return the model's score on each client's images, computed on the first device, where the model is."""
         return self.groups[0].score(round, weights)
 
     def prepare(self, round: int, clients: list[int]) -> None:
@@ -73,13 +73,13 @@ class Spread:
 
 
 def moved(snapshot: Snapshot, device: torch.device) -> dict[str, Any]:
-    """The server's state on a device, without its memory of clients, which stays on the host until it is asked for."""
+    """Return the server's state on a device, without its memory of clients, which stays on the host."""
     parts = snapshot.server._asdict()
     return {name: to(part, device) for name, part in parts.items() if name != "memory"}
 
 
 def deal(clients: Sequence[int], work: Callable[[int], int], number: int) -> list[list[int]]:
-    """Clients in as many shares of about the same work: the longest first, each to who has least; in their order."""
+    """Split clients into shares of roughly equal work (greedy, longest first), keeping their order within a share."""
     shares: list[list[int]] = [[] for _ in range(number)]
     loads = [0] * number
     for client in sorted(clients, key=work, reverse=True):
@@ -91,5 +91,5 @@ def deal(clients: Sequence[int], work: Callable[[int], int], number: int) -> lis
 
 
 def working_on(device: torch.device) -> AbstractContextManager[Any]:
-    """Inside, `cuda` means this GPU."""
+    """Return a context in which `cuda` means this GPU."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

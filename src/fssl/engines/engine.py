@@ -1,4 +1,4 @@
-"""The server's half of a round, the same for every engine: who takes part, what becomes of it, how good it is."""
+"""The server's half of a round, shared by every engine: draw clients, aggregate their uploads, test the model."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +29,7 @@ from .stopwatch import Stopwatch
 
 
 class Missing(NamedTuple):
-    """A client that was drawn and of which nothing could be used, and why."""
+    """A drawn client whose result could not be used, and the reason."""
 
     client: int
     reason: str
@@ -37,7 +37,7 @@ class Missing(NamedTuple):
 
 class RoundResult(NamedTuple):
     round: int
-    clients: list[int]  # of whom something was used
+    clients: list[int]  # clients whose upload was used
     tests: dict[str, Test]
     tally: NDArray[np.float32]  # [clients, 2, P]
     seconds: float
@@ -48,15 +48,15 @@ class RoundResult(NamedTuple):
     smooth_validation: Test | None = None
     scores: list[SiteScore | Missing] = []  # of each client's own images  # noqa: RUF012
     unmeasured: list[Missing] = []  # clients whose images are not in the model's statistics  # noqa: RUF012
-    parts: dict[str, float] = {}  # of the seconds, where they went  # noqa: RUF012
+    parts: dict[str, float] = {}  # seconds by part  # noqa: RUF012
 
 
 class RoundAgainError(Exception):
     """Raised by a fleet to discard the round and repeat it with the same clients."""
 
 
-After = Callable[[Server, int], Server]  # what becomes of a new server state, made of so many uploads
-# Leaves out uploads of a round whose model is not finite, by a test of each; False where none is at fault.
+After = Callable[[Server, int], Server]  # transforms a new server state, given the number of its uploads
+# Excludes uploads of a round whose model is not finite, by testing each; returns False if all pass.
 LeaveOut = Callable[[int, Callable[[Weights], bool]], bool]
 
 
@@ -64,28 +64,28 @@ class Fleet(Protocol):
     """Where clients train: on lanes of this machine's device, or behind Flower."""
 
     def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterable[ClientResult | Missing]:
-        """One result for each of these clients, in their order; a new server state is made as they come."""
+        """Return one result for each of these clients, in their order; the engine aggregates them as they arrive."""
         ...
 
     def measure(self, round: int, weights: Weights) -> Iterable[NormSums | Missing]:
-        """BatchNorm's statistics of a global model on the images of each client, in client order, drawn or not."""
+        """Return BatchNorm's statistics of a model on the images of every client, drawn or not, in client order."""
         ...
 
     def score(self, round: int, weights: Weights) -> Iterable[SiteScore | Missing]:
-        """How good a model is on the own images of each client, in client order, drawn or not."""
+        """Return a model's score on the local images of every client, drawn or not, in client order."""
         ...
 
     def prepare(self, round: int, clients: list[int]) -> None:
-        """A chance to work ahead while a device is still busy with the round before."""
+        """Prepare a round while a device is still busy with the previous one."""
         ...
 
     def close(self) -> None:
-        """End what works for it; it is not asked to train again."""
+        """End threads and processes of the fleet; it does not train again."""
         ...
 
 
 class Passing:
-    """Results on their way to the method: uploads go on one at a time, only what the record needs stays."""
+    """Passes uploads to the method one at a time, and keeps only what the record needs."""
 
     def __init__(self, device: torch.device) -> None:
         self.watch = Stopwatch(device)
@@ -121,15 +121,15 @@ class Passing:
 
 
 class Done(NamedTuple):
-    """The end of a round, before any of its numbers is read from the device."""
+    """The state at the end of a round, before its numbers are read from the device."""
 
     server: Server
     optimizer: State
     own: OwnRound
     smooth: Weights
     scores: list[Tensor]  # of the model, and of the smoothed one if there is one
-    held_out: list[Tensor]  # the same with the validation part, if there is one
-    sites: list[SiteScore | Missing]  # what clients say of the model, if they are asked
+    held_out: list[Tensor]  # the same on the validation part, if there is one
+    sites: list[SiteScore | Missing]  # the clients' scores of the model, if sites test it
 
 
 class Engine:
@@ -164,14 +164,14 @@ class Engine:
         self.collect = federation.make_collect(make_fast)
 
     def rounds(self, until: int) -> Iterator[RoundResult]:
-        """Train from the snapshot's round on; the snapshot is renewed before each result is handed out."""
+        """Train from the snapshot's round on; update the snapshot before yielding each result."""
         while self.snapshot.round < until:
             yield self.round(until)
 
     def round(self, until: int) -> RoundResult:
-        """One round after the snapshot's, which it renews; the next is prepared if there are more `until` then."""
+        """Train one round and update the snapshot. Start preparing the next round if rounds remain before `until`."""
         federation, round, result = self.federation, self.snapshot.round + 1, None
-        while result is None:  # as often as a fleet asks for it
+        while result is None:  # repeat as often as the fleet requests
             begin, passing = time.perf_counter(), Passing(self.device)
             with suppress(RoundAgainError), torch.no_grad():
                 sent, own = self._sent(round, passing)
@@ -187,14 +187,14 @@ class Engine:
         return result._replace(seconds=time.perf_counter() - begin, parts=passing.watch.seconds())
 
     def _sent(self, round: int, passing: Passing) -> tuple[Snapshot, OwnRound]:
-        """What clients are sent, and the server's own training where that comes first."""
+        """Return the snapshot sent to clients, and the server's training result if the server trains before them."""
         own = self._trained("before", round, self._begun(round, passing), passing)
         is_measured = round > 1 and own.tally is None  # at the end of the round before
         begun = own.server if is_measured else self._measured(round, own.server, passing)
         return self.snapshot._replace(server=begun), own
 
     def _aggregated(self, round: int, sent: Snapshot, uploads: Iterator[Upload], passing: Passing) -> Server:
-        """What the method makes of the uploads, and the engine of that."""
+        """Return the server state that the method aggregates from the uploads, after the engine's `after`."""
         federation = self.federation
         if federation.carries_momentum:  # they come in the order drawn
             uploads = iter(sorted(uploads, key=lambda u: u.client))
@@ -206,7 +206,7 @@ class Engine:
         return self.after(server, len(passing.clients))
 
     def _done(self, round: int, sent: Snapshot, mean: Server, own: OwnRound, passing: Passing) -> Done:
-        """The server after its step and its own training, and its tests; a GPU may still be at it."""
+        """Return the server after its step and its training, with its tests; a GPU may still be computing them."""
         federation = self.federation
         stepped, optimizer = self._stepped(round, sent, mean, passing)
         own = self._trained("after", round, own._replace(server=stepped), passing)
@@ -222,7 +222,7 @@ class Engine:
         return Done(server, optimizer, own, smoothed, scores, held_out, self._scored(round, model, passing))
 
     def _scored(self, round: int, model: Weights, passing: Passing) -> list[SiteScore | Missing]:
-        """What clients say of the model, in the rounds in which they are asked."""
+        """Return the clients' scores of the model, in rounds in which they test it."""
         if not self.asks_sites or round % self.asks_sites:
             return []
         scores = [*self.fleet.score(round, model)]
@@ -230,7 +230,7 @@ class Engine:
         return scores
 
     def _read(self, round: int, done: Done, passing: Passing) -> RoundResult:
-        """A round's numbers on the host; refused if they are not finite."""
+        """Return a round's numbers on the host; reject them if they are not finite."""
         federation, num_classes = self.federation, self.federation.task.num_classes
         groups = federation.holdings.groups
         plain, *smooth = [
@@ -261,13 +261,13 @@ class Engine:
         return result
 
     def _has_finite_test(self, server: Server, weights: Weights) -> bool:
-        """Whether the loss of these weights on the test images is a finite number, and so are their statistics."""
+        """Return whether the test loss of these weights and their running statistics are finite."""
         model = self.federation.method.deploy(self.federation.net, server._replace(weights=weights))
         statistics = [model.buffers[name] for name in self.federation.net.running]
         return bool(marked(self.test(model), statistics)[:, 0].isfinite().all())
 
     def _begun(self, round: int, passing: Passing) -> OwnRound:
-        """The server at the beginning of a round; before the first it may warm up."""
+        """Return the server at the beginning of a round; before the first round it may warm up."""
         begun = OwnRound(self.snapshot.server, self.snapshot.training, None)
         if self.own is not None and round == 1:
             begun = self.own.warmed_up(begun)
@@ -275,7 +275,7 @@ class Engine:
         return begun
 
     def _trained(self, when: str, round: int, before: OwnRound, passing: Passing) -> OwnRound:
-        """The server after its own training, if this is when it trains."""
+        """Return the server after its training if it trains at this point, otherwise unchanged."""
         if self.own is None or self.federation.config.server.when != when:
             return before
         after = self.own.train(round, before.server, before.kept)
@@ -283,7 +283,7 @@ class Engine:
         return after
 
     def _measured(self, round: int, server: Server, passing: Passing) -> Server:
-        """The server with BatchNorm's statistics of its model, where they are measured: at clients first, then here."""
+        """Return the server with BatchNorm statistics measured where `server.static_norm` says: at clients, then here."""
         static_norm, (params, buffers) = self.federation.config.server.static_norm, server.weights
         if static_norm == "off":
             return server
@@ -294,10 +294,8 @@ class Engine:
         return measured
 
     def _stepped(self, round: int, sent: Snapshot, mean: Server, passing: Passing) -> tuple[Server, State]:
-        """The server's step, on the device: how many steps clients took is in their tallies.
-
-        Their mean is of the clients that took any: the others are not in the mean of the models either.
-        """
+        """Return the server after its optimizer's step, and the optimizer's state."""
+        # The mean number of steps excludes clients without a step: they are not in the mean of the models either.
         federation, number = self.federation, self.layout.sums.index("steps")
         steps = torch.stack([tally[0, number] for tally in passing.tallies])
         mean_steps = (steps.sum() / (steps > 0).sum().clamp(min=1)).to(self.device)
@@ -307,57 +305,56 @@ class Engine:
         return mean._replace(weights=made._replace(params=params)), kept
 
     def _kept(self, state: State) -> State:
-        """A client's state on the host, where idle clients cost no device memory; pinned for the way there and back."""
+        """Return a client's state on the host, in pinned memory, so that idle clients use no device memory."""
         if self.device.type != "cuda":
             return state
         host = {k: torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for k, t in state.items()}
         for name, tensor in state.items():
             host[name].copy_(tensor, non_blocking=True)
-        torch.cuda.current_stream(self.device).synchronize()  # who reads it next may be the host
+        torch.cuda.current_stream(self.device).synchronize()  # the host may read it next
         return host
 
     def _remembered(self, server: Server) -> Server:
-        """What is new in the server's memory of clients goes to the host as well."""
+        """Return the server with new entries of its memory of clients moved to the host."""
         old = self.snapshot.server.memory
         return server._replace(memory={k: s if s is old.get(k) else self._kept(s) for k, s in server.memory.items()})
 
     def close(self) -> None:
-        """End what works for the engine; its snapshot stays."""
+        """Close the fleet; the snapshot remains."""
         self.fleet.close()
 
     def model(self) -> Weights:
         return self.federation.method.deploy(self.federation.net, self.snapshot.server)
 
     def tested(self, model: Weights) -> Tested:
-        """All that the test tells of a model, under the headline's normalization."""
+        """Return all test measures of a model, under the headline's normalization."""
         federation = self.federation
         tests = read_tested(self.test(model), federation.task.num_classes, federation.holdings.groups)
         return dict(zip(federation.norms, tests, strict=True))[self.headline]
 
     def validated(self, model: Weights) -> Tested | None:
-        """The same of the validation part, if there is one."""
+        """Return the same measures on the validation part; None if there is none."""
         return read_tested(self.validate(model), self.federation.task.num_classes)[0] if self.validate else None
 
     def models(self) -> dict[str, Weights]:
-        """The model by the name that `server.ship` has for it, and the smoothed one if there is one."""
+        """Return the model under its name in `server.ship`, and the smoothed model if there is one."""
         smooth = {"ema": self.snapshot.smooth} if self.snapshot.smooth.params else {}
         return {"plain": self.model(), **smooth}
 
 
 def marked(scores: Tensor, statistics: list[Tensor]) -> Tensor:
-    """A model's test, whose loss becomes NaN if a running statistic is not finite.
-
-    The test alone may not show it: an infinite variance makes features 0, and the loss is a number. The mark is set on
-    the device, in a number that is read anyway.
-    """
+    """Return a model's test scores, with a NaN loss if a running statistic is not finite."""
+    # The loss may hide it: an infinite variance makes features 0, and the loss finite. The mark is set on the device,
+    # in a number that the host reads anyway.
     if not statistics:
         return scores
-    flaw = (0 * torch.cat([each.flatten() for each in statistics])).sum()  # 0, or no number
+    flaw = (0 * torch.cat([each.flatten() for each in statistics])).sum()  # 0 or NaN
     return torch.cat([scores[:, :1] + flaw, scores[:, 1:]], 1)
 
 
 def check_parameters(round: int, before: Server, after: Server) -> None:
-    """Refuse a model that lacks parameters of the one before: a mean has none where no upload counts."""
+    """Reject a model that lacks parameters of the previous one."""
+    # A mean is empty where every upload has weight 0.
     lacking = [name for name in before.weights.params if name not in after.weights.params]
     if lacking:
         raise RunError(
@@ -367,7 +364,7 @@ def check_parameters(round: int, before: Server, after: Server) -> None:
 
 
 def check_losses(result: RoundResult) -> None:
-    """Refuse a round in which somebody's loss is not a number."""
+    """Reject a round in which a loss of a client, the server or the global model is not finite."""
     tallies = zip(result.clients, result.tally, strict=True)
     bad = [f"the loss of client {client}" for client, tally in tallies if not np.isfinite(tally).all()]
     bad += ["the loss of the server"] * (not all(np.isfinite(total).all() for total in result.own_sums.values()))

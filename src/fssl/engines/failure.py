@@ -1,4 +1,4 @@
-"""A training step that failed: named by round, client and step, saved with its inputs, and taken again."""
+"""A failed training step: report its round, client and step, save its inputs, and replay it."""
 
 import shlex
 from collections.abc import Callable
@@ -31,15 +31,15 @@ T = TypeVar("T")
 
 
 class NotFiniteError(RunError):
-    """Training blew up."""
+    """Training diverged: a value is not finite."""
 
 
 class ClientError(RunError):
-    """A client whose round failed, and at which step; the cause is the step's own error."""
+    """The failed round of a client, with the step if it is known; the cause is the original error."""
 
 
 class SavedStep(NamedTuple):
-    """A step that failed, ready to be taken again."""
+    """A failed step, ready to be replayed."""
 
     federation: Federation
     where: str
@@ -49,7 +49,7 @@ class SavedStep(NamedTuple):
 
 
 def checked(step: Callable[[Payload, Local, torch.Tensor, T], tuple[Local, torch.Tensor]], layout: Layout) -> Any:
-    """The step, or the half of it that learns, with a check of every result: a loss by its name, then the weights."""
+    """Return a step, or its learning half, that checks every result: each loss, then the weights."""
 
     def run(payload: Payload, local: Local, tally: torch.Tensor, given: T) -> tuple[Local, torch.Tensor]:
         after, new = step(payload, local, tally, given)
@@ -65,10 +65,10 @@ def checked(step: Callable[[Payload, Local, torch.Tensor, T], tuple[Local, torch
 
 
 def client_error(federation: Federation, round: int, client: int, error: Exception, folder: Path | None) -> ClientError:
-    """Name the round, client and step of an error, and save the step's inputs where there is a folder for them."""
+    """Return an error with its round, client and step. Save the step's inputs if there is a folder for them."""
     cause = error.__cause__ if isinstance(error, StepError) and error.__cause__ else error
     reason = str(cause) if isinstance(cause, RunError) else described(cause)
-    if not isinstance(error, StepError):  # of a captured graph, or before the first step
+    if not isinstance(error, StepError):  # from a captured graph, or before the first step
         return ClientError(f"round {round}, {name_of(client)}: {reason}")
     where = f"round {round}, {name_of(client)}, step {int(error.draw.clock.step) + 1}"
     if folder is None:
@@ -83,18 +83,18 @@ def name_of(client: int) -> str:
 
 
 def save_step(federation: Federation, path: Path, where: str, client: int, failed: StepError) -> None:
-    """Write a step's inputs, with the settings that they belong to."""
+    """Write a step's inputs and the run's settings."""
     tensors = {k: t.cpu() for k, t in named(payload=failed.payload, local=failed.local, draw=failed.draw).items()}
     facts = {"where": where, "client": client, "config": to_toml(as_tables(federation.config))}
     write_atomic(path, sealed(tensors, facts))
 
 
 def load_step(path: Path, trust: bool = False) -> SavedStep:
-    """A saved step with the federation that it belongs to; its images are loaded again.
+    """Load a saved step with its federation; the images are loaded again.
 
     Args:
         path: The file.
-        trust: Whether to run code and read images that the file names and its run folder does not have.
+        trust: Whether to run code and read images that the file names outside its run folder.
     """
     if not path.is_file():
         raise UserError(f"there is no file '{path}'; a run writes {SAVED} into its folder when a step fails")
@@ -121,7 +121,7 @@ def load_step(path: Path, trust: bool = False) -> SavedStep:
 
 
 def with_kept_files(config: Config, path: Path, trust: bool) -> Config:
-    """The settings with the run folder's copies of code and partition in place of the files that the step names."""
+    """Return the settings with the run folder's copies of code and partition in place of the files that they name."""
     folder, part, method, model = path.parent, config.partition, config.method, config.model
     copies = {
         "partition.file": (part.file, kept_split(folder, part.digest)),
@@ -147,7 +147,7 @@ def with_kept_files(config: Config, path: Path, trust: bool) -> Config:
 
 
 class FirstBad(TorchDispatchMode):
-    """A mode that raises an error at the first operation whose result has a value of the unwanted kind."""
+    """A mode that raises an error at the first operation whose result has a bad value, as `is_bad` defines it."""
 
     def __init__(self, is_bad: Callable[[torch.Tensor], torch.Tensor], reason: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own constructor
@@ -163,14 +163,14 @@ class FirstBad(TorchDispatchMode):
 
 
 def take_again(saved: SavedStep) -> None:
-    """Take a saved step again, uncompiled and with every result checked; raise what it raised.
+    """Replay a saved step, uncompiled and with every result checked, so that its error is raised again.
 
-    Of a result that is not finite, the error is raised at the operation that it begins in.
+    If a result is not finite, the error names the first operation that gives such a value.
     """
     try:
         take(saved)
     except NotFiniteError as error:
-        for is_bad in (torch.isnan, torch.isinf):  # infinite values are often on purpose, as in masks
+        for is_bad in (torch.isnan, torch.isinf):  # infinite values are often intended, as in masks
             with FirstBad(is_bad, str(error)):
                 take(saved)
         raise

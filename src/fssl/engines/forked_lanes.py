@@ -1,4 +1,4 @@
-"""Lanes on a CPU as processes: forked once, so that clients share images and no interpreter.
+"""Lanes on a CPU as processes: forked once, so that clients share the images but not the interpreter.
 
 Threads of one interpreter wait for each other between the operations of a small step; processes do not.
 """
@@ -26,16 +26,16 @@ ENOUGH_STEPS = 300  # in a run: starting the processes takes as long as a few do
 
 
 class ForkedLanes(Lanes):
-    """Clients on lanes that are processes; who is expected to take longest begins first."""
+    """Clients on lanes that are processes; the clients with the most work begin first."""
 
     _companions: list[Companion] = []  # noqa: RUF012 (replaced, never changed in place)
     _end: Callable[[], object] | None = None
 
     def prepare(self, round: int, clients: list[int]) -> None:
-        """Nothing: a lane draws its clients' plans itself."""
+        """Do nothing: each lane draws its clients' plans."""
 
     def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterator[ClientResult]:
-        """Hand the next client to whichever lane is free; results come in the clients' order."""
+        """Assign the next client to any free lane; yield results in the clients' order."""
         idle: list[Companion] = [*self._started()]
         busy: dict[Any, tuple[Companion, int]] = {}
         waiting = deque(sorted(clients, key=self.federation.work, reverse=True))
@@ -66,7 +66,7 @@ class ForkedLanes(Lanes):
                 self.close()
 
     def _again(self, round: int, client: int, snapshot: Snapshot) -> ClientResult:
-        """Train a client whose lane failed in this process, where its error has all that belongs to it."""
+        """Train a client in this process after its lane failed, so that its error is complete."""
         lane, (plan,) = self.lanes[0], self.plans(round, [client])
         with torch.no_grad(), lane.scope():
             return self.client(lane, plan, *self.sent(client, snapshot))
@@ -85,20 +85,20 @@ class ForkedLanes(Lanes):
 
 
 class Work:
-    """What a lane's process does: orders in, results out, until nobody is at the other end."""
+    """The loop of a lane's process: receive orders and send results until the pipe closes."""
 
     def __init__(self, lanes: Lanes, lane: Lane) -> None:
         self.lanes, self.lane = lanes, lane
 
     def __call__(self, pipe: "Connection[Any, Any]") -> None:
-        self.lanes.folder = None  # a step that fails is saved where it is taken again
+        self.lanes.folder = None  # the main process saves a failed step when it repeats it
         with suppress(EOFError, ConnectionError), torch.no_grad(), self.lane.scope():
             while True:
                 round, client, payload, known = receive(pipe)
                 (plan,) = self.lanes.plans(round, [client])
                 try:
                     result: ClientResult | None = self.lanes.client(self.lane, plan, payload, known)
-                except Exception:  # whatever it is, it happens again where somebody can be told
+                except Exception:  # the main process repeats the client and reports the error
                     result = None
                 send(pipe, result)
 
@@ -113,7 +113,7 @@ def end_processes(companions: list[Companion]) -> None:
 
 
 def forks(federation: Federation, debug: bool = False) -> bool:
-    """Whether lanes are processes: on a CPU, where that can be, and, unless it is asked for, where it pays."""
+    """Return whether lanes are processes: on a CPU that can fork, if the settings ask for it or the run is long."""
     config = federation.config
     able = federation.device.type == "cpu" and can_fork() and not compiles(federation, debug)
     # The threads of one operation do not survive a fork.
@@ -123,8 +123,8 @@ def forks(federation: Federation, debug: bool = False) -> bool:
     return config.compute.processes == "on" or (config.compute.processes == "auto" and steps >= ENOUGH_STEPS)
 
 
-# Records of tensors through a pipe: their form first, then all numbers in one piece. Tensors keep their strides, so
-# that the same kernels compute with them.
+# Records of tensors through a pipe: their structure first, then all numbers in one piece. Tensors keep their strides,
+# so that the same kernels compute with them.
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def send(pipe: "Connection[Any, Any]", tree: Any) -> None:
 
 
 def receive(pipe: "Connection[Any, Any]") -> Any:
-    """What the other end sent, every tensor in memory of its own."""
+    """Return what the other end sent, each tensor in separate memory."""
     form, size = pipe.recv()
     piece = torch.empty(size, dtype=torch.uint8)
     if size:
@@ -178,7 +178,7 @@ def receive(pipe: "Connection[Any, Any]") -> Any:
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Whether a tensor's numbers lie in one piece, in whatever order."""
+    """Return whether a tensor's numbers lie in one piece, in row-major or channels-last order."""
     return tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))
 
 

@@ -1,4 +1,4 @@
-"""Lanes: clients on one device, one after another, or on several threads or streams."""
+"""Lanes: clients on one device, one after another, or in several threads or streams."""
 
 import os
 import sys
@@ -32,15 +32,15 @@ from .named_tensors import pinned, to
 from .snapshot import Snapshot
 from .stopwatch import spending
 
-CUDA_LANES = 4  # measured: more streams gain nothing and cost memory
+CUDA_LANES = 4  # measured: more streams are no faster and cost memory
 LONG_STEP = 0.001  # seconds
 OF_TRITON = "TRITON_CACHE_DIR"
-COMPILED, OF_TORCH = "TORCHINDUCTOR_CACHE_DIR", "torchinductor_"  # PyTorch's variable, and how its own choice begins
-KEPT_MOMENTUM = "optimizer."  # what a client keeps beside its method's state, if it keeps momentum
+COMPILED, OF_TORCH = "TORCHINDUCTOR_CACHE_DIR", "torchinductor_"  # PyTorch's variable, and its default's prefix
+KEPT_MOMENTUM = "optimizer."  # prefix of a client's momentum in its kept state
 
 
 class Lane(Trainer, Protocol):
-    """Where one client trains at a time."""
+    """A place that trains one client at a time."""
 
     @property
     def step_seconds(self) -> float: ...  # 0 if it was not measured
@@ -49,7 +49,7 @@ class Lane(Trainer, Protocol):
 
 
 class HostLane(NamedTuple):
-    """A thread of its own is all it needs."""
+    """A lane on the host; it needs only a thread."""
 
     start: Start
     run: RunSteps
@@ -65,7 +65,7 @@ class HostLane(NamedTuple):
 
 
 class First(NamedTuple):
-    """A client's first round, as an example of what is to come."""
+    """The inputs of a client's first round, as an example for compiling."""
 
     payload: Payload
     state: State
@@ -81,13 +81,13 @@ class Lanes:
     def __init__(
         self, federation: Federation, folder: Path | None = None, debug: bool = False, most: int | None = None
     ) -> None:
-        """A step that fails is saved in `folder`; with `debug`, every step is checked."""
+        """Save a failing step in `folder`; with `debug`, check every step."""
         self.federation, self.device, self.folder, self.debug = federation, federation.device, folder, debug
         self.lanes = self._lanes(debug, most)
         self._ahead: tuple[int, list[ClientPlan]] = (0, [])
 
     def _lanes(self, debug: bool, most: int | None) -> list[Lane]:
-        """One lane per client that can train at the same time; the result does not depend on their number."""
+        """Return one lane per client that can train at the same time; results do not depend on their number."""
         steps, number = self.federation.steps, num_lanes(self.federation, debug, most)
         if compiles(self.federation, debug) and self.device.type == "cuda":
             return self._captured_lanes(number)
@@ -113,7 +113,7 @@ class Lanes:
         i, batch = torch.zeros(1, dtype=torch.long, device=self.device), sweep and at(sweep, 0)
         with ThreadPoolExecutor(1) as meanwhile, quick_turns():
             if has_kernels(tally) and not Path(os.environ.get(OF_TRITON, "")).is_dir():
-                # None are kept yet, and each is made when it is first called: ten seconds in all.
+                # Without a cache, each kernel is compiled at its first call: ten seconds in all.
                 meanwhile.submit(self._try_out, steps.step(), payload, local, tally, at(draw, 0))
             tick = compiled(make_tick(steps.step()), payload, local, tally, draw, i)
             visit = None if batch is None else compiled(make_visit_in_place(steps.visit()), payload, local, batch)
@@ -126,7 +126,7 @@ class Lanes:
 
     @torch.no_grad()
     def _first(self) -> First:
-        """What the client with the most steps begins its first round with, on the device."""
+        """Return the inputs of the first round of the client with the most steps, on the device."""
         federation, plan = self.federation, self.federation.longest_plan()
         server = federation.first_server()
         payload = federation.payload(server, federation.server_optimizer.start(server.weights.params), plan.client)
@@ -136,20 +136,20 @@ class Lanes:
 
     @cached_property
     def client_sums(self) -> Callable[[Weights, int], NormSums]:
-        """What measures BatchNorm's statistics of a model on the images of one client; few runs ask for it."""
+        """Return the function that measures BatchNorm's statistics of a model on one client's images."""
         return self.federation.make_client_measure(faster(self.federation, compiles(self.federation, self.debug)))
 
     def measure(self, round: int, weights: Weights) -> Iterable[NormSums]:
-        """One client after another, in this process."""
+        """Return BatchNorm's statistics of each client, one after another in this process."""
         return (self.client_sums(weights, client) for client in self.federation.holders)
 
     @cached_property
     def site_score(self) -> Callable[[Weights, int], SiteScore]:
-        """What tries a model on the own images of one client; few runs ask for it."""
+        """Return the function that tests a model on one client's local images."""
         return self.federation.make_site_score()
 
     def score(self, round: int, weights: Weights) -> Iterable[SiteScore]:
-        """One client after another, in this process."""
+        """Return the model's score on each client's images, one after another in this process."""
         return (self.site_score(weights, client) for client in self.federation.holders)
 
     def prepare(self, round: int, clients: list[int]) -> None:
@@ -162,7 +162,7 @@ class Lanes:
         return plans
 
     def close(self) -> None:
-        """Nothing: threads end with their round."""
+        """Do nothing: threads end with their round."""
 
     def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterable[ClientResult]:
         """Train one client after another, each on the next lane, or with a thread for each lane."""
@@ -177,18 +177,16 @@ class Lanes:
             for plan, lane in zip(plans, cycle(self.lanes), strict=False):
                 with lane.turn():
                     results.append(self.client(lane, plan, *self.sent(plan.client, snapshot), velocity))
-                velocity = results[-1].velocity or None  # empty, unless it passes from one to the next
+                velocity = results[-1].velocity or None  # empty unless clients pass it on
         return results
 
     def _needs_threads(self) -> bool:
-        """Whether one thread would wait for one lane while the others are idle.
-
-        A GPU accepts some 26 steps in advance. Where that many are over soon, threads only wait for each other.
-        """
+        """Return whether one thread would wait for one lane while the others are idle."""
+        # A GPU queues about 26 steps in advance. If the GPU finishes those quickly, threads only wait for each other.
         return len(self.lanes) > 1 and (self.device.type == "cpu" or self.lanes[0].step_seconds > LONG_STEP)
 
     def _train_in_threads(self, plans: list[ClientPlan], snapshot: Snapshot) -> list[ClientResult]:
-        """One thread for each lane: on a GPU it only enqueues, on a CPU it computes."""
+        """Train with one thread per lane: on a GPU it only enqueues work, on a CPU it computes."""
         number = len(self.lanes)
 
         def share(lane: Lane, plans: list[ClientPlan]) -> list[ClientResult]:
@@ -203,16 +201,16 @@ class Lanes:
         return [made[i % number][i // number] for i in range(len(plans))]
 
     def sent(self, client: int, snapshot: Snapshot) -> tuple[Payload, State | None]:
-        """What a client begins its round with: what goes down to it, and what it kept if it took part before."""
+        """Return the payload for a client, and the state it kept if it participated before."""
         return self.federation.payload(snapshot.server, snapshot.optimizer, client), snapshot.clients.get(client)
 
     def client(
         self, lane: Lane, plan: ClientPlan, payload: Payload, known: State | None, velocity: State | None = None
     ) -> ClientResult:
-        """One client's round. `known` is what it kept, if it took part before."""
+        """Train one client's round and return its result. `known` is its kept state, if it participated before."""
         federation, round = self.federation, int(plan.draw.clock.round[0])
         if known and self.device.type == "cpu":
-            known = clone(known)  # tensors of a mapped file begin anywhere, and kernels may compute otherwise there
+            known = clone(known)  # tensors of a mapped file may be unaligned, and kernels may then give other bits
         try:
             new, kept, own = federation.new_state(payload, plan.client), drop(KEPT_MOMENTUM, known or {}), velocity
             if misfit := misfit_of_kept(new, kept):
@@ -236,7 +234,8 @@ class Lanes:
 
 @contextmanager
 def quick_turns() -> Iterator[None]:
-    """Let threads wait for the interpreter a tenth of a millisecond: one that calls many operations waits at each."""
+    """Set the interpreter's switch interval to 0.1 ms inside the context."""
+    # A thread that calls many operations waits for the interpreter at each of them.
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.0001)
     try:
@@ -246,15 +245,16 @@ def quick_turns() -> Iterator[None]:
 
 
 def name_compilers_folder() -> None:
-    """Keep what compilers make next to decoded datasets; importing PyTorch's compiler would name another folder."""
+    """Name a cache folder for compilers, next to decoded datasets, unless the environment names one."""
+    # Importing PyTorch's compiler would otherwise set another folder.
     if not Path(os.environ.get(COMPILED, OF_TORCH)).name.startswith(OF_TORCH):
         return
     folder = os.environ[COMPILED] = str(cache_folder() / "compiled")
-    os.environ.setdefault(OF_TRITON, f"{folder}/triton")  # of our own kernels, too
+    os.environ.setdefault(OF_TRITON, f"{folder}/triton")  # for fssl's Triton kernels, too
 
 
 def num_lanes(federation: Federation, debug: bool = False, most: int | None = None) -> int:
-    """How many clients train at once, at most as many as take part."""
+    """Return how many clients train at once: at most those of a round."""
     config, on_gpu, is_compiled = federation.config, federation.device.type == "cuda", compiles(federation, debug)
     if federation.carries_momentum or debug or (on_gpu and not is_compiled):
         return 1
@@ -266,13 +266,13 @@ def num_lanes(federation: Federation, debug: bool = False, most: int | None = No
 
 
 def compiles(federation: Federation, debug: bool = False) -> bool:
-    """Whether steps and tests are compiled."""
+    """Return whether steps and tests are compiled."""
     choice = federation.config.compute.compile
     return not debug and (choice == "on" or (choice == "auto" and federation.device.type == "cuda"))
 
 
 def faster(federation: Federation, is_compiled: bool) -> Faster:
-    """What makes a pure function of tensors faster here: on a GPU a graph, on a CPU the compiler, or nothing."""
+    """Return what speeds up a pure function of tensors: graph capture on a GPU, the compiler on a CPU, or nothing."""
     if not is_compiled:
         return as_it_is
     with spending("importing"):
@@ -286,7 +286,7 @@ def faster(federation: Federation, is_compiled: bool) -> Faster:
 
 
 def set_up_torch(federation: Federation) -> None:
-    """Process-wide switches of the framework."""
+    """Set PyTorch's process-wide switches."""
     name_compilers_folder()
     if federation.device.type == "cuda":
         torch.cuda.set_device(federation.device)
@@ -295,4 +295,4 @@ def set_up_torch(federation: Federation) -> None:
     torch.backends.cudnn.benchmark = True
     switch_tf32_off()
     switch_kernels(federation.device, federation.config.compute.kernels == "on")
-    warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)  # the compiler would rather have them
+    warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)  # the compiler recommends them

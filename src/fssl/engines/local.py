@@ -22,7 +22,7 @@ class LocalEngine(Engine):
 
 
 def fleet(federation: Federation, folder: Path | None, debug: bool) -> Lanes | Spread:
-    """Lanes on one device or several; on a CPU processes or threads."""
+    """Return lanes on one device or several; on a CPU they are processes or threads."""
     if len(federation.devices) > 1:
         return Spread(federation, folder, debug)
     return (ForkedLanes if forks(federation, debug) else Lanes)(federation, folder, debug)

@@ -13,7 +13,7 @@ APART = 256  # bytes between the beginnings of tensors in one piece: kernels rea
 
 
 def to(tree: Any, device: torch.device | str) -> Any:
-    """Nested records with their tensors on a device; nothing waits for it."""
+    """Return nested records with their tensors on a device, without waiting for the copies."""
     return tree_map(lambda t: t.to(device, non_blocking=True) if isinstance(t, torch.Tensor) else t, tree)
 
 
@@ -22,14 +22,14 @@ def pinned(tree: Any) -> Any:
 
 
 def overwrite(target: Any, source: Any, known: Any = None) -> None:
-    """Copy nested records of tensors over others, entry by entry of the same name.
+    """Overwrite nested records of tensors with others, matching entries by name.
 
     The sources may lie on the host, and a client's draws may be shorter than the buffers.
 
     Args:
-        target: What is written over.
-        source: What is copied, unless it is the target itself.
-        known: What was copied there before: the same object is not copied again.
+        target: The records to overwrite.
+        source: The records to copy; nothing is copied if this is the target.
+        known: The records copied there before; the same object is not copied again.
     """
     if source is target or source is known:
         return
@@ -45,10 +45,10 @@ def overwrite(target: Any, source: Any, known: Any = None) -> None:
 
 
 class InOnePiece:
-    """Nested records of tensors that lie in one piece of memory: one copy from the host renews them all."""
+    """Nested records of tensors in one piece of memory, so that one copy from the host updates them all."""
 
     def __init__(self, like: Any, device: torch.device) -> None:
-        """Make room for records like these, the largest that there are."""
+        """Allocate memory for records like these, which must be the largest."""
         leaves, self._form = tree_flatten(like)
         *self._starts, size = accumulate((-(-t.nbytes // APART) * APART for t in leaves), initial=0)
         self._piece = torch.zeros(size, dtype=torch.uint8, device=device)
@@ -57,7 +57,7 @@ class InOnePiece:
         self.tree = tree_unflatten(views, self._form)
 
     def fill(self, tree: Any) -> None:
-        """Copy records that may have fewer rows; nothing waits for the device unless a part of them lies there."""
+        """Copy records, which may have fewer rows, without waiting for the device if all of them lie on the host."""
         leaves = self._form.flatten_up_to(tree)
         if not all(leaf.is_cpu for leaf in leaves):
             overwrite(self.tree, tree)
@@ -70,7 +70,7 @@ class InOnePiece:
 
 
 def named(**trees: Any) -> State:
-    """Tensors of nested records under dotted names."""
+    """Return the tensors of nested records under dotted names."""
     flat: State = {}
     for name, tree in trees.items():
         if isinstance(tree, torch.Tensor):
@@ -83,14 +83,12 @@ def named(**trees: Any) -> State:
 
 
 class FormError(ValueError):
-    """Tensors that are not of the expected names, shapes or types, and why."""
+    """Tensors lack an expected name, shape or type."""
 
 
 def fill(like: Any, flat: State, name: str = "") -> Any:
-    """Nested records of the same form as `like`, with tensors by their dotted names and in the order of `like`.
-
-    A transport may reorder names; sums over a model's tensors depend on their order in the last bit.
-    """
+    """Return nested records structured and ordered like `like`, with tensors by their dotted names."""
+    # A transport may reorder names, and the last bit of a sum over a model's tensors depends on their order.
     if isinstance(like, torch.Tensor):
         given = flat.get(name)
         if given is None:

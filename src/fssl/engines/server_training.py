@@ -1,4 +1,4 @@
-"""The server's own training: one more site, whose images have labels, in a lane of its own."""
+"""The server's training on its labeled images: one more site, in a separate lane."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -14,21 +14,21 @@ from .lanes import Lanes
 
 
 class OwnRound(NamedTuple):
-    """What a server's training gave."""
+    """The result of the server's training."""
 
     server: Server
-    kept: State  # its momentum, where clients keep theirs
-    tally: Tensor | None  # [2, P]; None: it did not train yet
+    kept: State  # the server's momentum, if clients keep theirs
+    tally: Tensor | None  # [2, P]; None before it has trained
 
 
 class OwnTraining:
-    """Steps of the server on its labeled images: the same steps as a client's, wherever clients train."""
+    """Steps of the server on its labeled images, the same as a client's, wherever clients train."""
 
     def __init__(self, federation: Federation, folder: Path | None = None, debug: bool = False) -> None:
         self.lanes = Lanes(federation, folder, debug, most=1)
 
     def train(self, round: int, server: Server, kept: State, number: int = OWN_NUMBER) -> OwnRound:
-        """The server after its epochs of a round; `kept` is its momentum of the round before."""
+        """Return the server after its epochs of a round; `kept` is its momentum from the previous round."""
         federation, (lane,) = self.lanes.federation, self.lanes.lanes
         own = {name: server.weights.params[name] for name in federation.net.first.params}  # a method may have more
         (plan,) = self.lanes.plans(round, [number])
@@ -39,17 +39,17 @@ class OwnTraining:
         return OwnRound(server._replace(weights=weights), state, tally)
 
     def warmed_up(self, before: OwnRound) -> OwnRound:
-        """The server after what it learns alone, before the first round and at its rate."""
+        """Return the server after `server.warmup` trainings before the first round, at that round's learning rate."""
         for times in range(self.lanes.federation.config.server.warmup):
             before = self.train(1, before.server, before.kept, OWN_NUMBER - 1 - times)
         return before._replace(tally=None)
 
     def sums(self, trained: OwnRound) -> dict[str, NDArray[np.float64]]:
-        """What was measured of the steps of a round, on the host."""
+        """Return the sums measured over the steps of a round, on the host."""
         assert trained.tally is not None
         return self.lanes.federation.layout.unpack(trained.tally[0].cpu().numpy())
 
 
 def own_training(federation: Federation, folder: Path | None = None, debug: bool = False) -> OwnTraining | None:
-    """The training of a server that has labels and takes steps with them."""
+    """Return the server's training; None if the server takes no steps."""
     return OwnTraining(federation.of_server(), folder, debug) if federation.config.server_epochs else None

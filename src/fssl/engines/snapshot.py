@@ -1,4 +1,4 @@
-"""The state of a run after a round, and how a checkpoint takes it apart and puts it together again."""
+"""The state of a run after a round, and its conversion to and from a checkpoint."""
 
 from typing import Any, NamedTuple
 
@@ -9,32 +9,32 @@ from .named_tensors import FormError, fill, named
 
 
 class Snapshot(NamedTuple):
-    """Everything a run needs to go on after a round; random streams are named, so they need no state."""
+    """Everything a run needs to resume after a round; random streams are named, so they need no state."""
 
     round: int
     server: Server
-    clients: dict[int, State]  # what clients keep; of those that keep it themselves, the round it is of
+    clients: dict[int, State]  # what clients keep; for clients that store it themselves, only its round
     velocity: State  # empty unless momentum is carried from client to client
-    optimizer: State = {}  # what the server's optimizer remembers  # noqa: RUF012 (never changed in place)
+    optimizer: State = {}  # state of the server's optimizer  # noqa: RUF012 (never changed in place)
     smooth: Weights = Weights({}, {})  # the smoothed model, if there is one
-    training: State = {}  # what the server keeps of its own training: its momentum  # noqa: RUF012
+    training: State = {}  # the momentum of the server's training  # noqa: RUF012
 
 
 def flat(snapshot: Snapshot) -> State:
-    """What changes in every round."""
+    """Return the tensors that change in every round, under dotted names."""
     server = snapshot.server._replace(memory={})
     trees = {name: tree for name, tree in snapshot._asdict().items() if name not in ("round", "clients")}
     return named(**trees | {"server": server})
 
 
 def parts(snapshot: Snapshot) -> dict[str, State]:
-    """What changes only when a client takes part: its own state, and what the server remembers of it."""
+    """Return what changes only when a client participates: its state, and the server's memory of it."""
     groups = {"clients": snapshot.clients, "memory": snapshot.server.memory}
     return {f"{group}.{k}": state for group, states in groups.items() for k, state in states.items()}
 
 
 def with_parts(snapshot: Snapshot, changed: dict[str, State]) -> Snapshot:
-    """The snapshot with some of its parts replaced."""
+    """Return the snapshot with some of its parts replaced."""
 
     def group(name: str, states: dict[int, State]) -> dict[int, State]:
         return {k: changed.get(f"{name}.{k}", state) for k, state in states.items()}
@@ -44,7 +44,7 @@ def with_parts(snapshot: Snapshot, changed: dict[str, State]) -> Snapshot:
 
 
 def restore(like: Snapshot, saved: Saved) -> Snapshot:
-    """The snapshot that `flat` and `parts` took apart."""
+    """Return the snapshot that `flat` and `parts` saved."""
 
     def group(name: str) -> dict[int, State]:
         return {int(k.partition(".")[2]): state for k, state in saved.parts.items() if k.startswith(f"{name}.")}
@@ -61,10 +61,8 @@ def restore(like: Snapshot, saved: Saved) -> Snapshot:
 
 
 def fitted(like: Any, tensors: State, refusal: str) -> Any:
-    """Records of the same form as `like`; what does not fit is refused.
-
-    Their order is that of `like`: files sort names, compiled steps expect the model's order.
-    """
+    """Return records structured and ordered like `like`; reject tensors that do not fit."""
+    # Files sort names, but compiled steps expect the model's order.
     try:
         return fill(like, tensors)
     except FormError as error:
@@ -72,6 +70,6 @@ def fitted(like: Any, tensors: State, refusal: str) -> Any:
 
 
 def models_in(tensors: State) -> tuple[Server, Weights]:
-    """The server and the smoothed model of a checkpoint, as they are: it says nothing of their network."""
+    """Return the server and the smoothed model of a checkpoint, without checking them against a network."""
     server = Server(unpacked("server.weights.", tensors), take("server.extras.", tensors))
     return server, unpacked("smooth.", tensors)

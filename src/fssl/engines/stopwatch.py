@@ -1,4 +1,4 @@
-"""Where the time of a round goes."""
+"""The time of a round by part."""
 
 import time
 from collections import defaultdict
@@ -14,7 +14,7 @@ _spent: dict[str, float] = defaultdict(float)
 
 @contextmanager
 def spending(part: str) -> Iterator[None]:
-    """Count what passes inside as this part of a start."""
+    """Count the time inside the context as this part of the start."""
     begin = time.perf_counter()
     try:
         yield
@@ -28,7 +28,7 @@ def start_seconds() -> dict[str, float]:
 
 
 class Stopwatch:
-    """The seconds of a round by part. On a GPU its marks are events among the kernels, so that nobody waits."""
+    """The seconds of a round by part. On a GPU its marks are events between kernels, so the host does not wait."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -43,12 +43,12 @@ class Stopwatch:
         return event
 
     def ends(self, part: str) -> None:
-        """Count what has passed since the last mark as this part's."""
+        """Count the time since the last mark as this part's."""
         self._parts.append(part)
         self._marks.append(self._now())
 
     def seconds(self) -> dict[str, float]:
-        """Seconds by part; on a GPU asked after the numbers of the round were read, when all marks have passed."""
+        """Return the seconds by part; on a GPU call it only after the round's numbers were read."""
         found = dict.fromkeys(self._parts, 0.0)
         for part, (before, after) in zip(self._parts, pairwise(self._marks), strict=True):
             found[part] += before.elapsed_time(after) / 1000 if self._on_gpu else after - before
