@@ -1,4 +1,4 @@
-"""Networks, and calling them with explicit weights."""
+"""Networks, called with explicit weights."""
 
 from .net import CLASSIFIER, MODELS, Net, Out, build_module, build_net, switch_tf32_off
 from .norm import NormReLU, has_kernels, norm_relu, switch_kernels

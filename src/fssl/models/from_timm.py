@@ -1,4 +1,4 @@
-"""Networks of the library timm, by their names there: `timm:convnext_tiny`. Nothing is ever downloaded."""
+"""Networks of the library timm, by timm's names: `timm:convnext_tiny`. Nothing is ever downloaded."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -13,7 +13,7 @@ PREFIX = "timm:"
 
 
 class TimmNet(nn.Module):
-    """A network of timm up to its features, whatever it makes them of, and a head of ours."""
+    """A timm network up to its features, followed by fssl's head."""
 
     def __init__(self, body: Any, channels: int, classes: int) -> None:
         super().__init__()
@@ -25,13 +25,13 @@ class TimmNet(nn.Module):
         return feature, logits
 
     def our_name(self, name: str) -> str:
-        """What a tensor of timm's weights is called here."""
+        """Return fssl's name for a tensor of timm's weights."""
         layer, _, last = name.rpartition(".")
         return f"head.linear.{last}" if layer == self.classifier else f"body.{name}"
 
 
 def find_timm(name: str) -> Callable[..., nn.Module]:
-    """The builder of a network of timm."""
+    """Return the builder of a timm network."""
     timm = load_timm(name)
     known = name.removeprefix(PREFIX)
     if not timm.is_model(known):
@@ -43,10 +43,10 @@ def find_timm(name: str) -> Callable[..., nn.Module]:
         if width != 4:
             raise UserError(f"model.width = {width}: network '{name}' has one width; leave it out, or set it to 4")
         facts = timm.get_pretrained_cfg(known)
-        fixed = {"img_size": size} if facts and facts.fixed_input_size else {}  # else any size will do
+        fixed = {"img_size": size} if facts and facts.fixed_input_size else {}  # else any size works
         try:
             body = timm.create_model(known, pretrained=False, num_classes=0, in_chans=channels, **fixed)
-        except Exception as error:  # timm refuses in many ways
+        except Exception as error:  # timm raises errors of many types
             raise UserError(
                 f"network '{name}' cannot be built for images of {size} pixels: {described(error)}"
             ) from error

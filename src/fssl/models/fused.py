@@ -1,7 +1,7 @@
-"""The kernels as functions with gradients, which the compiler and a captured graph take as they are.
+"""The kernels as functions with gradients, usable in compiled code and captured graphs.
 
-Each is an operation of its own with a rule for shapes, and an autograd function around it. The definition is beside it:
-tests compare the two, and a second derivative is that of the definition.
+Each kernel is a custom operation with a shape rule, wrapped in an autograd function. The definition in plain PyTorch is
+next to it: tests compare the two, and second derivatives use the definition.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-THIN = 32  # numbers of a patch up to which a convolution is computed as a matrix product
+THIN = 32  # most numbers of a patch for which a convolution is computed as a matrix product
 
 
 def is_thin(weight: Tensor) -> bool:
-    """Whether a matrix product is faster: cuDNN takes 3 channels for 8 or more."""
+    """Return whether a matrix product is faster than cuDNN, which pads 3 channels to 8 or more."""
     return weight[0].numel() <= THIN
 
 
 def before_relu(tensors: Sequence[Tensor], eps: Sequence[float]) -> Tensor:
-    """norm(x), or norm(x) + other, where the other may have a norm of its own."""
+    """Return norm(x), or norm(x) + other, where the other may have a separate norm."""
     x, weight, bias, *rest = tensors
     out = F.batch_norm(x, None, None, weight, bias, True, 0.0, eps[0])
     if rest:
@@ -32,7 +32,7 @@ def before_relu(tensors: Sequence[Tensor], eps: Sequence[float]) -> Tensor:
 
 
 def definition(tensors: Sequence[Tensor], eps: Sequence[float], reader: int) -> tuple[Tensor, ...]:
-    """What the kernels compute: relu(norm(x) + other), and what a second reader gets of it."""
+    """Return relu(norm(x) + other), and the part that a second reader uses: what the kernels must compute."""
     y = F.relu(before_relu(tensors, eps))
     return (y, y[:, :, ::reader, ::reader]) if reader else (y,)
 
@@ -69,7 +69,7 @@ def _(
 
 
 def in_order(t: Tensor) -> Tensor:
-    """The channels of a position side by side, as the kernels read them; convolutions leave them so anyway."""
+    """Return a tensor in channels-last memory, as the kernels read it; convolutions give that order anyway."""
     return t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t
 
 
@@ -102,7 +102,7 @@ class Fused(Function):
 
 
 class FusedBackward(Function):
-    """The gradient, which for FedDure's regulator has one itself: that of the definition."""
+    """The gradient as a function with a gradient, that of the definition; FedDure's regulator needs it."""
 
     @staticmethod
     def forward(eps: tuple[float, float], reader: int, n: int, stats: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -132,7 +132,7 @@ def fused(eps: tuple[float, float], reader: int, *tensors: Tensor) -> tuple[Tens
 
 
 def empty_output(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int]) -> Tensor:
-    """Room for a convolution's result."""
+    """Return an uninitialized tensor for a convolution's result."""
     high, wide = ((x.shape[i + 2] + 2 * padding[i] - weight.shape[i + 2]) // stride[i] + 1 for i in (0, 1))
     size = (len(x), len(weight), high, wide)
     return torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
@@ -167,7 +167,7 @@ def stem_backward_op(
     stride: Sequence[int],
     padding: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of the weight as [THIN, C], and of the norm's weight and bias as [2, C]."""
+    """Return the gradient of the weight as [THIN, C], and of the norm's weight and bias as [2, C]."""
     from .kernels import Window, stem_backward
 
     parts, d_affine = stem_backward(grads, tensors, z, stats, eps, Window(tensors[1].shape[2:], stride, padding))
@@ -190,14 +190,14 @@ def _(
 def stem_definition(
     tensors: Sequence[Tensor], eps: float, reader: int, stride: tuple[int, int], padding: tuple[int, int]
 ) -> tuple[Tensor, ...]:
-    """A convolution, and `definition` of it: images, the convolution's weight, and weight and bias of the norm."""
+    """Return `definition` of a convolution; tensors are images, its weight, and weight and bias of the norm."""
     x, matrix, weight, bias = tensors
     z = F.conv2d(x, matrix.to(x.dtype), None, stride, padding)
     return definition((z, weight, bias), (eps, eps), reader)
 
 
 class FusedStem(Function):
-    """A convolution of few channels, its norm and ReLU as a function with a gradient."""
+    """A convolution of few channels with its norm and ReLU, as a function with a gradient."""
 
     @staticmethod
     def forward(settings: tuple[Any, ...], *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -225,7 +225,7 @@ class FusedStem(Function):
 
 
 class StemBackward(Function):
-    """The gradient of the weights alone, and for FedDure's regulator that of the definition's."""
+    """The gradient of the weights only; its gradient, for FedDure's regulator, is that of the definition."""
 
     @staticmethod
     def forward(settings: tuple[Any, ...], n: int, stats: Tensor, z: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
@@ -251,7 +251,7 @@ class StemBackward(Function):
 
 
 def fused_stem(settings: tuple[Any, ...], *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """y, the same for a second reader, and the statistics; settings are eps, the reader, stride and padding."""
+    """Return y, the same for a second reader, and the statistics; settings are eps, reader, stride and padding."""
     return cast(tuple[Tensor, Tensor, Tensor], FusedStem.apply(settings, *tensors)[:3])  # type: ignore[no-untyped-call]
 
 

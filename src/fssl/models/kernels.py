@@ -1,11 +1,11 @@
-"""BatchNorm, sum and ReLU on a GPU, forward and backward: as few passes over the tensors as there can be.
+"""BatchNorm, sum and ReLU on a GPU, forward and backward, in as few passes over the tensors as possible.
 
 `models/fused.py` has the definition. A tensor [B, C, H, W] in channels-last memory is a matrix here, a row per position
-and a column per channel. Each program walks over tiles of rows of one slice of the channels. What a sum over all rows
-needs is left by every program of one kernel, and added up, in a fixed order, by every program of the next: nothing is
-atomic, results are the same in every run, and no kernel is there for adding alone.
+and a column per channel. Each program iterates over tiles of rows of one slice of the channels. To sum over all rows,
+every program of one kernel writes a partial sum, and every program of the next adds them in a fixed order. There are no
+atomics, so results are the same in every run, and no kernel only adds.
 
-Imported on a CUDA device only: Triton comes with PyTorch's build for it.
+Import this module on a CUDA device only: Triton comes with PyTorch's CUDA build.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from torch import Tensor
 from .fused import THIN, empty_in_order, empty_output
 
 SLICE = 64  # channels of a program: 128 bytes of a row
-OTHER = (0, 1, 2, 2)  # what the kernels call a summand that is not there, plain, or to be normed, by its tensors
-FEW = 16  # rows of partial sums that are added at a time
+OTHER = (0, 1, 2, 2)  # the kernels' code for a summand (0 none, 1 plain, 2 normed) by its number of tensors
+FEW = 16  # rows of partial sums added at a time
 
 
 class Shape(NamedTuple):
-    """How a kernel is spread over the device; measured on an H200."""
+    """The launch shape of a kernel, measured on an H200."""
 
     tile: int  # elements
     warps: int
@@ -47,7 +47,7 @@ def _columns(C: tl.constexpr, BLOCK: tl.constexpr) -> Any:
 @triton.jit
 def _added(parts, row, c, is_column, P: tl.constexpr, K: tl.constexpr, C: tl.constexpr, FEW: tl.constexpr,
            BLOCK: tl.constexpr) -> Any:  # fmt: skip
-    """The sum over all programs' rows `row` of `parts` [P, K, C]."""
+    """Return the sum over all programs' rows `row` of `parts` [P, K, C]."""
     total = tl.zeros([FEW, BLOCK], tl.float32)
     for first in range(0, P, FEW):
         p = first + tl.arange(0, FEW)
@@ -59,10 +59,8 @@ def _added(parts, row, c, is_column, P: tl.constexpr, K: tl.constexpr, C: tl.con
 @triton.jit
 def _moments_of(parts, c, is_column, N, ROWS: tl.constexpr, P: tl.constexpr, C: tl.constexpr, FEW: tl.constexpr,
                 BLOCK: tl.constexpr) -> Any:  # fmt: skip
-    """Mean and variance of all rows, from each program's mean and sum of squares around it.
-
-    Means are added as distances from the first program's, which keeps the digits of a large mean.
-    """
+    """Return mean and variance of all rows, from each program's mean and sum of squared deviations."""
+    # Adding the means as distances from the first program's mean keeps the digits of a large mean.
     base = tl.load(parts + c, mask=is_column, other=0.0)
     first_order = tl.zeros([FEW, BLOCK], tl.float32)
     second_order = tl.zeros([FEW, BLOCK], tl.float32)
@@ -82,7 +80,7 @@ def _moments_of(parts, c, is_column, N, ROWS: tl.constexpr, P: tl.constexpr, C: 
 
 @triton.jit
 def _moments(x, parts, N, C: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, P: tl.constexpr) -> None:
-    """Mean and sum of squares around it of the rows of each program: `parts` [P, 2, C]."""
+    """Write mean and sum of squared deviations of each program's rows to `parts` [P, 2, C]."""
     c, is_column = _columns(C, BLOCK)
     me = tl.program_id(0)
     rows = me * ROWS + tl.arange(0, ROWS)
@@ -108,7 +106,7 @@ def _moments(x, parts, N, C: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constex
 
 @triton.jit
 def _compact(rows, H: tl.constexpr, W: tl.constexpr) -> Any:
-    """Where every second position of every second line lies in a map of those alone, and which rows are such."""
+    """Return the index of each row in a map of every second position and line, and which rows are in it."""
     image, h, w = rows // (H * W), rows // W % H, rows % W
     return (image * ((H + 1) // 2) + h // 2) * ((W + 1) // 2) + w // 2, (h % 2 == 0) & (w % 2 == 0)
 
@@ -118,7 +116,7 @@ def _apply(x, weight, bias, parts, other, other_weight, other_bias, other_parts,
            H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
            P: tl.constexpr, SUMMED: tl.constexpr, FEW: tl.constexpr, OTHER: tl.constexpr,
            SMALL: tl.constexpr) -> None:  # fmt: skip
-    """y, perhaps every second position of it once more, and the statistics: `stats` [2 or 4, C]."""
+    """Write y, its every second position if asked for, and the statistics `stats` [2 or 4, C]."""
     c, is_column = _columns(C, BLOCK)
     mean, var = _moments_of(parts, c, is_column, N, SUMMED, P, C, FEW, BLOCK)
     scale = tl.load(weight + c, mask=is_column, other=0.0) * tl.rsqrt(var + eps)
@@ -154,7 +152,7 @@ def _apply(x, weight, bias, parts, other, other_weight, other_bias, other_parts,
 @triton.jit
 def _masked(dy, dy2, x, mean, scale, shift, other, other_mean, other_scale, rows, c, is_there, H: tl.constexpr,
             W: tl.constexpr, C: tl.constexpr, OTHER: tl.constexpr, FORK: tl.constexpr) -> Any:  # fmt: skip
-    """The gradient of what the ReLU got, and the distances of x and of the other from their means."""
+    """Return the gradient of the ReLU's input, and the distances of x and of the other from their means."""
     at = rows[:, None].to(tl.int64) * C + c[None, :]
     g = tl.load(dy + at, mask=is_there, other=0.0).to(tl.float32)
     if FORK == 1:
@@ -177,7 +175,7 @@ def _masked(dy, dy2, x, mean, scale, shift, other, other_mean, other_scale, rows
 @triton.jit
 def _factors(weight, bias, stats, other_weight, other_bias, c, is_column, eps, other_eps, C: tl.constexpr,
              OTHER: tl.constexpr) -> Any:  # fmt: skip
-    """Means, 1 / deviations and scales of x and of the other, and what is added in all."""
+    """Return means, 1 / deviations and scales of x and of the other, and the total shift."""
     mean = tl.load(stats + c, mask=is_column, other=0.0)
     r = tl.rsqrt(tl.load(stats + C + c, mask=is_column, other=0.0) + eps)
     scale = tl.load(weight + c, mask=is_column, other=0.0) * r
@@ -195,7 +193,10 @@ def _factors(weight, bias, stats, other_weight, other_bias, c, is_column, eps, o
 def _reduce(dy, dy2, x, weight, bias, stats, other, other_weight, other_bias, g_out, parts, N, eps, other_eps,
             H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
             OTHER: tl.constexpr, FORK: tl.constexpr, K: tl.constexpr) -> None:  # fmt: skip
-    """Each program's sums of g, g (x - mean) and g (other - its mean): `parts` [P, K, C]; with a plain other, g too."""
+    """Write each program's sums of g, g (x - mean) and g (other - its mean) to `parts` [P, K, C].
+
+    With a plain other, also write g.
+    """
     c, is_column = _columns(C, BLOCK)
     mean, _, scale, shift, other_mean, _, other_scale = _factors(
         weight, bias, stats, other_weight, other_bias, c, is_column, eps, other_eps, C, OTHER
@@ -230,7 +231,7 @@ def _spread(dy, dy2, x, weight, bias, stats, other, other_weight, other_bias, pa
             other_eps, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
             P: tl.constexpr, FEW: tl.constexpr, OTHER: tl.constexpr, FORK: tl.constexpr, K: tl.constexpr,
             ) -> None:  # fmt: skip
-    """dx, the gradient of a normed other, and those of weights and biases: `d_affine` [2 or 4, C].
+    """Write dx, the gradient of a normed other, and those of weights and biases: `d_affine` [2 or 4, C].
 
     With a plain other, `dy` is g already.
     """
@@ -275,7 +276,7 @@ def _spread(dy, dy2, x, weight, bias, stats, other, other_weight, other_bias, pa
 def _patches(x, rows, N, H: tl.constexpr, W: tl.constexpr, CIN: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
              KH: tl.constexpr, KW: tl.constexpr, DOWN: tl.constexpr, RIGHT: tl.constexpr, TOP: tl.constexpr,
              LEFT: tl.constexpr, THIN: tl.constexpr) -> Any:  # fmt: skip
-    """What a convolution multiplies at each output: a row of [ROWS, THIN], channels of a pixel side by side."""
+    """Return each output's input patch as a row of [ROWS, THIN], with the channels of a pixel adjacent."""
     k = tl.arange(0, THIN)
     high = (rows // OW % OH * DOWN - TOP)[:, None] + (k // (KW * CIN))[None, :]
     wide = (rows % OW * RIGHT - LEFT)[:, None] + (k // CIN % KW)[None, :]
@@ -286,7 +287,7 @@ def _patches(x, rows, N, H: tl.constexpr, W: tl.constexpr, CIN: tl.constexpr, OH
 
 @triton.jit
 def _matrix(weight, c, is_column, CIN: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, THIN: tl.constexpr) -> Any:
-    """A convolution's weight [C, CIN, KH, KW] as what patches are multiplied with, [THIN, BLOCK]."""
+    """Return a convolution's weight [C, CIN, KH, KW] as the matrix [THIN, BLOCK] that multiplies patches."""
     k = tl.arange(0, THIN)
     at = c[None, :] * (CIN * KH * KW) + (k % CIN * (KH * KW) + k // CIN)[:, None]
     return tl.load(weight + at, mask=(k < KH * KW * CIN)[:, None] & is_column[None, :], other=0.0)
@@ -297,7 +298,7 @@ def _thin(x, weight, bias, y, N, H: tl.constexpr, W: tl.constexpr, CIN: tl.const
           OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, DOWN: tl.constexpr, RIGHT: tl.constexpr,
           TOP: tl.constexpr, LEFT: tl.constexpr, THIN: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr,
           ROWS: tl.constexpr, RELU: tl.constexpr) -> None:  # fmt: skip
-    """A convolution of few channels, perhaps with bias and ReLU: patches times a matrix."""
+    """Write a convolution of few channels, with bias and ReLU if asked for: patches times a matrix."""
     c, is_column = _columns(C, BLOCK)
     matrix = _matrix(weight, c, is_column, CIN, KH, KW, THIN).to(x.dtype.element_ty)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -315,7 +316,7 @@ def _stem_weight(dy, dy2, x, z, weight, bias, stats, parts, d_weight, d_affine, 
                  KW: tl.constexpr, DOWN: tl.constexpr, RIGHT: tl.constexpr, TOP: tl.constexpr, LEFT: tl.constexpr,
                  THIN: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, P: tl.constexpr,
                  FEW: tl.constexpr, FORK: tl.constexpr) -> None:  # fmt: skip
-    """What `_spread` would give the convolution, multiplied with its patches: `d_weight` [programs, THIN, C]."""
+    """Write `d_weight` [programs, THIN, C]: the convolution's gradient (see `_spread`) times its patches."""
     c, is_column = _columns(C, BLOCK)
     mean, r, scale, shift, _, _, _ = _factors(weight, bias, stats, weight, bias, c, is_column, eps, eps, C, 0)
     s = _added(parts, 0, c, is_column, P, 2, C, FEW, BLOCK)
@@ -342,7 +343,7 @@ def processors(device: torch.device) -> int:
 
 
 def spread_over(x: Tensor, shape: Shape, narrowest: int = 1) -> tuple[tuple[int, int], dict[str, Any]]:
-    """The grid of programs for a tensor, and the constants that go with it."""
+    """Return the grid of programs for a tensor, and its constants."""
     batch, channels, height, width = x.shape
     block = max(narrowest, min(SLICE, triton.next_power_of_2(channels)))
     rows, slices = shape.tile // block, triton.cdiv(channels, block)
@@ -352,7 +353,7 @@ def spread_over(x: Tensor, shape: Shape, narrowest: int = 1) -> tuple[tuple[int,
 
 
 def moments(x: Tensor) -> Tensor:
-    """Mean and sum of squares around it of each program's rows, [P, 2, C]."""
+    """Return mean and sum of squared deviations of each program's rows, [P, 2, C]."""
     grid, constants = spread_over(x, MOMENTS)
     parts = x.new_empty(grid[0], 2, x.shape[1], dtype=torch.float32)
     _moments[grid](x, parts, rows_of(x), P=grid[0], **constants)
@@ -364,11 +365,11 @@ def rows_of(x: Tensor) -> int:
 
 
 def forward(tensors: Sequence[Tensor], eps: Sequence[float], reader: int) -> tuple[Tensor, Tensor, Tensor]:
-    """relu(norm(x) + other), every second position of it (or nothing), and mean and variance of x and of the other.
+    """Return relu(norm(x) + other), its every second position (or nothing), and mean and variance of x and other.
 
     Args:
-        tensors: x, weight and bias; other, if there is one; its weight and bias, if it is to be normed.
-        eps: What is added to each variance.
+        tensors: x, weight and bias; other, if there is one; its weight and bias, if it is normed.
+        eps: The number added to each variance.
         reader: 2 if a convolution of stride 2 will read every second position.
     """
     x, weight, bias, *rest = tensors
@@ -393,7 +394,7 @@ def forward(tensors: Sequence[Tensor], eps: Sequence[float], reader: int) -> tup
 def backward(
     grads: Sequence[Tensor], tensors: Sequence[Tensor], stats: Tensor, eps: Sequence[float]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of x, of the other (or nothing), and of weights and biases [2 or 4, C].
+    """Return the gradients of x, of the other (or nothing), and of weights and biases [2 or 4, C].
 
     Args:
         grads: The result's gradient, and that of a second reader, if there is one.
@@ -414,7 +415,7 @@ def backward(
 def reduce(
     grads: Sequence[Tensor], tensors: Sequence[Tensor], stats: Tensor, eps: Sequence[float], g: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...], dict[str, int]]:
-    """Each program's sums, and what the next kernel is given, too; with a plain other, g becomes its gradient."""
+    """Return each program's sums and the next kernel's arguments; with a plain other, g becomes its gradient."""
     x, weight, bias, *rest = tensors
     _, channels, height, width = x.shape
     other, other_weight, other_bias = rest if len(rest) == 3 else ((*rest, x)[0], weight, bias)
@@ -429,24 +430,24 @@ def reduce(
 
 
 class Window(NamedTuple):
-    """What a convolution reads for one position of its result."""
+    """The window that a convolution reads for one position of its result."""
 
     size: Sequence[int]
     stride: Sequence[int]
     padding: Sequence[int]
 
     def of(self, x: Tensor, y: Tensor) -> dict[str, int]:
-        """As the kernels' constants, for images x and their maps y."""
+        """Return the kernels' constants for images x and their maps y."""
         sizes = {"H": x.shape[2], "W": x.shape[3], "CIN": x.shape[1], "OH": y.shape[2], "OW": y.shape[3], "THIN": THIN}
         seen = {"KH": self.size[0], "KW": self.size[1], "DOWN": self.stride[0], "RIGHT": self.stride[1]}
         return {**sizes, **seen, "TOP": self.padding[0], "LEFT": self.padding[1]}
 
 
-LEAST = 16  # columns that the matrix units take
+LEAST = 16  # the matrix units' smallest number of columns
 
 
 def thin(x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> Tensor:
-    """A convolution of images with few channels; with a bias, relu(convolution + bias)."""
+    """Return a convolution of images with few channels; with a bias, relu(convolution + bias)."""
     y = empty_output(x, weight, window.stride, window.padding)
     grid, constants = spread_over(y, STEM, LEAST)
     given = (x, weight, weight if bias is None else bias, y, rows_of(y))
@@ -455,13 +456,13 @@ def thin(x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> Tens
 
 
 def stem(tensors: Sequence[Tensor], eps: float, reader: int, window: Window) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The convolution of images with few channels, and what `forward` makes of it.
+    """Return the convolution of images with few channels, and the results of `forward` for it.
 
     Args:
         tensors: Images, the convolution's weight, and weight and bias of the norm.
-        eps: What is added to the variance.
+        eps: The number added to the variance.
         reader: As in `forward`.
-        window: Of the convolution.
+        window: The convolution's window.
     """
     x, matrix, weight, bias = tensors
     z = thin(x, matrix, None, window)
@@ -471,10 +472,10 @@ def stem(tensors: Sequence[Tensor], eps: float, reader: int, window: Window) -> 
 def stem_backward(
     grads: Sequence[Tensor], tensors: Sequence[Tensor], z: Tensor, stats: Tensor, eps: float, window: Window
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of the convolution's weight, in parts [P, THIN, C] whose sum it is, and of the norm's [2, C]."""
+    """Return the gradients of the convolution's weight, as parts [P, THIN, C] to sum, and of the norm's [2, C]."""
     x, _, weight, bias = tensors
     parts, _, shared = reduce(grads, (z, weight, bias), stats, (eps, eps), z)
-    shape = STEM_BACKWARD._replace(tile=STEM_BACKWARD.tile * 2 // x.element_size())  # what shared memory has room for
+    shape = STEM_BACKWARD._replace(tile=STEM_BACKWARD.tile * 2 // x.element_size())  # as large as shared memory allows
     grid, constants = spread_over(z, shape, LEAST)
     d_weight, d_affine = x.new_empty(grid[0], THIN, z.shape[1], dtype=torch.float32), torch.empty_like(stats)
     _stem_weight[grid](

@@ -5,11 +5,11 @@ from torch import Tensor, nn
 from ..errors import UserError
 from .resnet import Head
 
-SMALLEST = 16  # pixels: less than this leaves nothing after two convolutions and two maxima
+SMALLEST = 16  # pixels: with fewer, nothing is left after two convolutions and two maxima
 
 
 class SimpleCnn(nn.Module):
-    """As published at width 4: 6 and 16 channels, 120, 84 and 84 units, 256 features."""
+    """The published network at width 4: 6 and 16 channels, 120, 84 and 84 units, 256 features."""
 
     def __init__(self, channels: int, classes: int, width: int = 4, size: int = 32) -> None:
         super().__init__()

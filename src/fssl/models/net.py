@@ -1,4 +1,4 @@
-"""Net: an architecture called with explicit weights. Nothing else in the project calls a module."""
+"""Net: an architecture called with explicit weights. All other code calls modules through it."""
 
 from collections.abc import Callable, Iterable
 from copy import copy, deepcopy
@@ -19,7 +19,7 @@ from .resnet import ResNet8, ResNet18, SmallCnn
 from .wide import wrn_28_2, wrn_28_8
 
 CLASSIFIER = "head.linear.weight"  # [C, d] in every architecture: one row per class
-# Of channels, classes and width; one that has more to choose from takes `norm`, `stem` or the images' `size` as well.
+# Takes channels, classes and width; some builders also take `norm`, `stem` or the images' `size`.
 Builder = Callable[..., nn.Module]
 MODELS: dict[str, Builder] = {
     "resnet8": ResNet8,
@@ -29,18 +29,18 @@ MODELS: dict[str, Builder] = {
     "wrn-28-8": wrn_28_8,
     "simple-cnn": SimpleCnn,
 }
-USUAL_LAYERS = {"norm": "batch", "stem": "cifar"}  # what a network without a choice is taken to have
+USUAL_LAYERS = {"norm": "batch", "stem": "cifar"}  # assumed for a network without the choice
 
 
 def find_network(name: str) -> Builder:
-    """A network of the list or of timm, or the function of a file."""
+    """Return the builder of a listed network, of one of timm's, or of a function in a file."""
     if name.startswith(PREFIX):
         return find_timm(name)
     return find_function("network", name) if is_users(name) else MODELS[name]
 
 
 def make_known(network: Builder | nn.Module, name: str = "") -> str:
-    """Let settings name an object of a script: a function or class like those of MODELS, or a module as it is.
+    """Make an object of a script known to the settings: a function or class like those of MODELS, or a module.
 
     Returns:
         Its name in the settings, for this process.
@@ -52,36 +52,36 @@ def make_known(network: Builder | nn.Module, name: str = "") -> str:
 
 
 def copies_of(module: nn.Module) -> Builder:
-    """A builder that gives a module as it is now, weights included."""
+    """Return a builder that copies a module as it is now, weights included."""
     kept = deepcopy(module)
     return lambda channels, classes, width: deepcopy(kept)
 
 
 def switch_tf32_off() -> None:
-    """In this process fp32 means fp32, also on a GPU."""
+    """Compute fp32 in full precision in this process, also on a GPU."""
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
 
 class Out(NamedTuple):
-    """What a network says of a batch."""
+    """A network's outputs for a batch."""
 
     logits: Tensor  # [B, C] fp32
     feature: Tensor  # [B, d] fp32
 
 
 class Net:
-    """One architecture, in training and in evaluation mode, and the weights it begins with.
+    """One architecture, in training and in evaluation mode, and its first weights.
 
-    A call lends its weights to a module for its duration, so threads need a Net each: see `copy`.
+    A call lends its weights to a module while it runs, so each thread needs its own Net: see `copy`.
     """
 
     def __init__(
         self, module: nn.Module, name: str, channels: int, classes: int, bf16: bool = False, size: int = 32
     ) -> None:
-        """Take a module with real weights; what is called from here on are copies of it without any."""
+        """Keep the first weights of a module, and copies of it without weights, which later calls use."""
         self.name, self.channels, self.classes, self.bf16, self.size = name, channels, classes, bf16, size
         trained, frozen = by_gradient(module)
-        # Frozen weights are buffers here: no optimizer moves them, and the mean of equal ones has their bits.
+        # Frozen weights are buffers here: no optimizer changes them, and the mean of equal ones is bit-identical.
         self.first = Weights(detached(trained), detached([*module.named_buffers(), *frozen]))
         self._training, self._evaluation = Borrower(weightless(module).train()), Borrower(weightless(module).eval())
         self._measuring = Borrower(forgetful(weightless(module).train()))
@@ -92,7 +92,7 @@ class Net:
         self.our_name: Callable[[str], str] = getattr(module, "our_name", str)  # for a tensor of the published weights
 
     def check(self, size: int) -> None:
-        """Refuse a network that a federation could not train, by calling it as a step and a test would."""
+        """Reject a network that a federation could not train, by calling it as a step and a test would."""
         if CLASSIFIER in self.first.buffers:
             raise UserError(f"network '{self.name}': its head is frozen (requires_grad), and must learn")
         if CLASSIFIER not in self.first.params:
@@ -120,7 +120,7 @@ class Net:
             raise UserError(f"network '{self.name}' draws random numbers (dropout?): the same images give other logits")
 
     def copy(self) -> "Net":
-        """The same network for another thread; its builder is not called again."""
+        """Return the same network for another thread, without calling its builder again."""
         other = copy(self)
         for mode in ("_training", "_evaluation", "_measuring"):
             setattr(other, mode, Borrower(deepcopy(getattr(self, mode).module)))
@@ -130,8 +130,8 @@ class Net:
         """Run one joint batch in training mode.
 
         Args:
-            weights: The weights to compute with; they are not changed.
-            views: Images [B, C, H, W] of one or more views; BatchNorm sees all of them together.
+            weights: The weights to compute with, unchanged by the call.
+            views: Images [B, C, H, W] of one or more views; BatchNorm treats them as one batch.
 
         Returns:
             The updated buffers (BatchNorm's statistics), and logits and features of each view.
@@ -149,7 +149,7 @@ class Net:
         return self._call(self._evaluation, weights, x)
 
     def statistics(self, weights: Weights, x: Tensor) -> State:
-        """BatchNorm's statistics of one batch in training mode, by the names of the buffers that keep them."""
+        """Return BatchNorm's statistics of one batch in training mode, by the names of their buffers."""
         buffers = clone(weights.buffers)
         self._call(self._measuring, Weights(weights.params, buffers), x)
         return {name: buffers[name] for name in self.running}
@@ -161,9 +161,9 @@ class Net:
 
 
 class Borrower:
-    """A module without weights, called with those that are lent to it.
+    """A module without weights, called with weights that are lent to it.
 
-    It sets the tensors in places that were looked up once. `functional_call` looks them up at every call, which is a
+    It sets the tensors in places that were looked up once. `functional_call` looks them up at every call, which takes a
     twentieth of a small step on a CPU.
     """
 
@@ -172,7 +172,7 @@ class Borrower:
         self._places = places(module)
 
     def __call__(self, tensors: State, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What the module returns; `tensors` may hold further ones, which a method keeps beside its own."""
+        """Return the module's outputs; `tensors` may also hold a method's additional tensors."""
         out: tuple[Tensor, Tensor]
         for place in self._places:
             place.layer[place.key] = tensors[place.name]
@@ -185,16 +185,16 @@ class Borrower:
 
 
 class Place(NamedTuple):
-    """Where a layer has a tensor."""
+    """The place of a tensor in a layer."""
 
     layer: dict[str, Any]  # its parameters, or its buffers
     key: str  # of the tensor among them
     name: str  # of the tensor in the weights: two layers may share one
-    empty: Tensor  # what is there between calls
+    empty: Tensor  # the placeholder between calls
 
 
 def places(module: nn.Module) -> list[Place]:
-    """Where a module's layers have their tensors."""
+    """Return the places of all tensors in a module's layers."""
     found = [
         Place(tensors, key, f"{path}.{key}" if path else key, tensor)
         for path, layer in module.named_modules()
@@ -209,7 +209,7 @@ def places(module: nn.Module) -> list[Place]:
 def build_net(
     name: str, channels: int, classes: int, width: int, seed: int = 0, bf16: bool = False, **choices: Any
 ) -> Net:
-    """A network by its name, with the weights its builder gives it after seeding the framework with `seed`.
+    """Return a network by its name, with the weights of its builder after seeding PyTorch with `seed`.
 
     The builder is called once, on ordinary tensors: it may copy layers, or load weights from a file. `choices` are
     `norm`, `stem` and the images' `size`, see `build_module`.
@@ -223,7 +223,7 @@ def build_net(
 
 
 def build_module(name: str, channels: int, classes: int, width: int, **choices: Any) -> nn.Module:
-    """The module of a network; its builder gets those choices that it has an argument for."""
+    """Return the module of a network; its builder receives the choices that it has arguments for."""
     builder = find_network(name)
     offered = build(signature, "network", name, builder).parameters  # some classes in C have none
     for key, usual in USUAL_LAYERS.items():
@@ -237,12 +237,12 @@ def build_module(name: str, channels: int, classes: int, width: int, **choices: 
         raise UserError(f"network '{name}': '{lazy}' has no shape yet; give the layer its number of inputs")
     for layer in module.modules():
         if isinstance(layer, _BatchNorm):
-            layer.num_batches_tracked = None  # an integer that nobody reads, and that averaging would spoil
+            layer.num_batches_tracked = None  # an unused integer that averaging would corrupt
     return module
 
 
 def by_gradient(module: nn.Module) -> tuple[list[tuple[str, Tensor]], list[tuple[str, Tensor]]]:
-    """A module's parameters that are to be trained, and those that are frozen."""
+    """Return a module's trainable parameters, and its frozen ones."""
     named = list(module.named_parameters())
     return [pair for pair in named if pair[1].requires_grad], [pair for pair in named if not pair[1].requires_grad]
 
@@ -252,14 +252,14 @@ def detached(tensors: Iterable[tuple[str, Tensor]]) -> State:
 
 
 def running_statistics(module: nn.Module) -> list[str]:
-    """Names of the buffers in which BatchNorm keeps running statistics."""
+    """Return the names of the buffers with BatchNorm's running statistics."""
     norms = {name: layer for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)}
     kept = (name for name, layer in norms.items() if layer.running_mean is not None)
     return [f"{name}.{kind}" if name else kind for name in kept for kind in ("running_mean", "running_var")]
 
 
 def forgetful(module: nn.Module) -> nn.Module:
-    """The module with norms whose running statistics are those of the last batch alone."""
+    """Return the module with norms whose running statistics are those of the last batch only."""
     for layer in module.modules():
         if isinstance(layer, _BatchNorm):
             layer.momentum = 1.0
@@ -267,7 +267,7 @@ def forgetful(module: nn.Module) -> nn.Module:
 
 
 def weightless(module: nn.Module) -> nn.Module:
-    """A copy whose parameters and buffers have shapes and no values; those that two layers share stay shared."""
+    """Return a copy whose parameters and buffers have shapes but no values; shared ones stay shared."""
     empty: dict[int, Tensor] = {id(b): torch.empty_like(b, device="meta") for b in module.buffers()}
     for p in module.parameters():
         empty[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad)

@@ -1,7 +1,7 @@
-"""Convolution, BatchNorm, sum and ReLU: what networks are built of, as PyTorch says it and as a GPU does it fastest.
+"""Convolution, BatchNorm, sum and ReLU, the parts of networks: in plain PyTorch, and as computed fastest on a GPU.
 
 `plain` is the definition. On a Hopper GPU in bf16 the same function is computed in fewer passes over memory: in
-training by kernels (`fused.py`), with running statistics by a convolution that has BatchNorm folded in.
+training by kernels (`fused.py`), with running statistics by a convolution that includes BatchNorm.
 """
 
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ MOST_IN_GROUP = 32  # channels of GroupNorm that share their mean and variance
 
 
 class Maps(NamedTuple):
-    """Feature maps, and what a shortcut reads of them: the maps themselves, or its stride's positions alone."""
+    """Feature maps, and the shortcut's input: the maps, or only the positions that its stride reads."""
 
     main: Tensor
     side: Tensor
@@ -44,7 +44,7 @@ class NormReLU(nn.BatchNorm2d):
 
 
 def make_norm(channels: int, name: NormName) -> Norm:
-    """BatchNorm, or GroupNorm in groups as large as possible: of at most 32 channels, and all of one size."""
+    """Return BatchNorm, or GroupNorm with the largest equal groups of at most 32 channels."""
     if name == "batch":
         return nn.BatchNorm2d(channels)
     size = next(n for n in range(min(channels, MOST_IN_GROUP), 0, -1) if channels % n == 0)
@@ -52,7 +52,7 @@ def make_norm(channels: int, name: NormName) -> Norm:
 
 
 def norm_relu(x: Tensor, bn: Norm, residual: Tensor | None = None) -> Tensor:
-    """relu(bn(x) + residual)."""
+    """Return relu(bn(x) + residual)."""
     return summed(x, bn, residual, None, 0).main
 
 
@@ -64,15 +64,15 @@ def conv_norm_relu(
     shortcut: nn.Module | None = None,
     reader: int = 0,
 ) -> Maps:
-    """relu(bn(conv(x)) + shortcut(side)).
+    """Return relu(bn(conv(x)) + shortcut(side)).
 
     Args:
         x: Feature maps, or images.
-        conv: A convolution of the plainest kind: a size, a stride, zeros around, no bias.
-        bn: The norm of what it gives; GroupNorm is computed as PyTorch does it.
-        side: What the shortcut reads: `Maps.side` of the layer before.
+        conv: A plain convolution: a size, a stride, zero padding, no bias.
+        bn: The norm of the convolution's result; PyTorch computes GroupNorm.
+        side: The shortcut's input: `Maps.side` of the previous layer.
         shortcut: nn.Identity(), or a 1x1 convolution without a bias and its norm.
-        reader: The stride of the shortcut that will read the result; 0 if none will.
+        reader: The stride of the shortcut that will read the result; 0 without one.
     """
     if computes_in_bf16(x) and isinstance(bn, nn.BatchNorm2d) and not bn.training:
         return folded(x, conv, bn, side, shortcut)
@@ -82,7 +82,7 @@ def conv_norm_relu(
     if side is None or not isinstance(shortcut, nn.Sequential):
         return summed(out, bn, side, None, reader)
     other, other_bn = layers_of(shortcut)
-    # Where the layer before left out what the stride skips, the stride is done.
+    # If the previous layer omitted the positions that the stride skips, the stride is already applied.
     raw = F.conv2d(side, other.weight) if side.shape[2:] == out.shape[2:] else other(side)
     return summed(out, bn, raw, other_bn, reader)
 
@@ -93,7 +93,7 @@ def layers_of(shortcut: nn.Sequential) -> tuple[nn.Conv2d, Norm]:
 
 
 def computes_in_bf16(x: Tensor) -> bool:
-    """Whether a convolution of x would be computed in bf16 on a GPU."""
+    """Return whether a convolution of x would be computed in bf16 on a GPU."""
     kind = x.device.type
     return has_kernels(x) and torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
 
@@ -106,14 +106,14 @@ _kernels_are_on = False
 
 
 def switch_kernels(device: torch.device, wanted: bool) -> None:
-    """In this process, use kernels or not; only on GPUs like those they were measured on: Hopper's or later."""
+    """Turn kernels on or off in this process; they run only on GPUs of Hopper's generation or later, as measured."""
     global _kernels_are_on
     is_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
     _kernels_are_on = wanted and is_hopper and find_spec("triton") is not None
 
 
 def summed(x: Tensor, bn: Norm, other: Tensor | None, other_bn: Norm | None, reader: int) -> Maps:
-    """relu(bn(x) + other_bn(other))."""
+    """Return relu(bn(x) + other_bn(other))."""
     given = [bn] if other_bn is None else [bn, other_bn]
     norms = [norm for norm in given if is_ordinary(norm)]
     is_alike = other is None or (other.shape, other.dtype) == (x.shape, x.dtype)
@@ -129,28 +129,28 @@ def summed(x: Tensor, bn: Norm, other: Tensor | None, other_bn: Norm | None, rea
 
 
 def plain(x: Tensor, bn: Norm, other: Tensor | None, other_bn: Norm | None) -> Tensor:
-    """What all of this computes."""
-    out = nn.BatchNorm2d.forward(bn, x) if isinstance(bn, nn.BatchNorm2d) else bn(x)  # NormReLU is more than its norm
+    """Return relu(bn(x) + other_bn(other)) in plain PyTorch, as the definition."""
+    out = nn.BatchNorm2d.forward(bn, x) if isinstance(bn, nn.BatchNorm2d) else bn(x)  # NormReLU's forward adds ReLU
     if other is not None:
         out = out + (other if other_bn is None else other_bn(other))
     return F.relu(out)
 
 
 def is_ordinary(bn: Norm) -> TypeGuard[nn.BatchNorm2d]:
-    """A norm with the statistics of its batch, fp32 weights and a fixed momentum."""
+    """Return whether a norm uses its batch's statistics, fp32 weights and a fixed momentum."""
     is_batch_norm = isinstance(bn, nn.BatchNorm2d) and bn.training and bn.affine
     return is_batch_norm and bn.weight.dtype == torch.float32 and bn.momentum is not None
 
 
 def track(bn: nn.BatchNorm2d, mean: Tensor, var: Tensor, n: int) -> None:
-    """Move the running statistics as `nn.BatchNorm2d` does: with the variance that has no bias."""
+    """Update the running statistics as `nn.BatchNorm2d` does: with the unbiased variance."""
     if bn.running_mean is not None and bn.running_var is not None and bn.momentum is not None:
         bn.running_mean.mul_(1 - bn.momentum).add_(mean, alpha=bn.momentum)
         bn.running_var.mul_(1 - bn.momentum).add_(var, alpha=bn.momentum * n / max(n - 1, 1))
 
 
 def stem(x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d, reader: int) -> Maps:
-    """relu(bn(conv(x))) of images with few channels: patches times a matrix, and no gradient of what it gives."""
+    """Return relu(bn(conv(x))) for images with few channels: patches times a matrix, without a gradient by x."""
     settings = (bn.eps, reader, conv.stride, conv.padding)
     y, side, stats = fused_stem(settings, x.to(torch.bfloat16), conv.weight, bn.weight, bn.bias)
     mean, var = stats.detach()
@@ -159,20 +159,20 @@ def stem(x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d, reader: int) -> Maps:
 
 
 def folded(x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d, side: Tensor | None, shortcut: nn.Module | None) -> Maps:
-    """With running statistics BatchNorm is part of the convolution: a factor for each output, and a bias."""
+    """Return the layer's maps with BatchNorm's running statistics folded into the convolution's weight and bias."""
     weight, bias = fold(conv, bn)
     if isinstance(shortcut, nn.Sequential) and side is not None:
         other, other_bn = layers_of(shortcut)
         other_weight, other_bias = fold(other, cast(nn.BatchNorm2d, other_bn))
         side, bias = F.conv2d(side, other_weight, None, other.stride), bias + other_bias
     stride, padding = conv.stride, cast(tuple[int, int], conv.padding)
-    bias = bias if is_thin(weight) else bias.to(torch.bfloat16)  # as cuDNN wants it
+    bias = bias if is_thin(weight) else bias.to(torch.bfloat16)  # as cuDNN requires
     maps = conv_relu(x.to(torch.bfloat16), weight, bias, side, stride, padding)
     return Maps(maps, maps)
 
 
 def fold(conv: nn.Conv2d, bn: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """Weight and bias of a convolution and its norm together."""
+    """Return the weight and bias of a convolution with its norm folded in."""
     mean, var = cast(Tensor, bn.running_mean), cast(Tensor, bn.running_var)
     scale = bn.weight * torch.rsqrt(var + bn.eps)
     order = torch.contiguous_format if is_thin(conv.weight) else torch.channels_last

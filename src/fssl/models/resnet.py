@@ -20,7 +20,7 @@ def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
 
 
 def initialize(module: nn.Module) -> None:
-    """Convolutions N(0, 2 / (k^2 c_out)); everything else keeps the framework's default."""
+    """Initialize convolutions with N(0, 2 / (k^2 c_out)); all other layers keep PyTorch's default."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             fan_out = layer.kernel_size[0] * layer.kernel_size[1] * layer.out_channels
@@ -72,13 +72,13 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Maps, reader: int = 0) -> Maps:
-        """The maps after the block; `reader` is the stride of the next block's shortcut."""
+        """Return the maps after the block; `reader` is the stride of the next block's shortcut."""
         out = conv_norm_relu(x.main, self.conv1, self.bn1)
         return conv_norm_relu(out.main, self.conv2, self.bn2, x.side, self.shortcut, reader)
 
 
 def in_turn(maps: Maps, blocks: Sequence[Block]) -> Maps:
-    """The maps after all blocks, each told of the one that reads its result."""
+    """Return the maps after all blocks, passing each block the stride of the next one's shortcut."""
     for block, following in zip(blocks, [*blocks[1:], None], strict=True):
         maps = block(maps, reader=following.stride if following else 0)
     return maps
@@ -136,7 +136,7 @@ class ResNet18(nn.Module):
 
     @staticmethod
     def our_name(name: str) -> str:
-        """What torchvision's and timm's weights of this network are called here."""
+        """Return fssl's name for a tensor of torchvision's or timm's weights of this network."""
         return re.sub(r"^fc\.", "head.linear.", name.replace(".downsample.", ".shortcut."))
 
 

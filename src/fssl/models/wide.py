@@ -10,7 +10,8 @@ UNITS = 4  # of a stage: 28 = 6 * 4 + 4 layers
 
 
 def at_its_stride(maps: Tensor, conv: nn.Conv2d) -> Tensor:
-    """A 1x1 convolution of the positions that its stride reads: torch 2.13 may crash on a CPU if told the stride."""
+    """Return a 1x1 convolution of the positions that its stride reads."""
+    # Torch 2.13 may crash on a CPU if the convolution has the stride.
     down, right = conv.stride
     return F.conv2d(maps[:, :, ::down, ::right], conv.weight)
 
@@ -18,7 +19,7 @@ def at_its_stride(maps: Tensor, conv: nn.Conv2d) -> Tensor:
 class Unit(nn.Module):
     """Two 3x3 convolutions, each after a norm and ReLU, and a shortcut around both.
 
-    As released: where channels or size change, the shortcut reads what the first ReLU gives, else the unit's input.
+    As released: where channels or size change, the shortcut reads the first ReLU's output, else the unit's input.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: NormName) -> None:
