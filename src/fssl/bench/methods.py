@@ -21,7 +21,7 @@ from ..system.files import read_json, write_atomic
 from ..system.machine import cores, processor
 from .shapes import config_of, images_of
 
-# Each method pays for what it needs itself: probes would also run the global model where no label asks for it.
+# Without probes: they would run the global model also for methods that do not need it.
 OWN_WORK = ("records.probes=losses", "compute.lanes=1")
 
 
@@ -37,7 +37,7 @@ class Client:
 
     def ms_per_step(self) -> float:
         device, (lane,) = self.federation.device, self.lanes.lanes
-        # A lane on a CPU is one thread: its processor time is what it costs, whatever else the machine does.
+        # A lane on a CPU is one thread: its processor time does not depend on the machine's load.
         clock = time.perf_counter if device.type == "cuda" else time.process_time
         begin = clock()
         payload = self.federation.method.payload(self.server, 0)
@@ -55,7 +55,7 @@ def run_method_bench(
     names = names or [*METHODS, *combinations()]
     configs = {name: config_of(shape, name, [*OWN_WORK, *settings]) for name in (BASELINE, *names)}
     for config in configs.values():
-        prepare(config)  # bad names and settings end here
+        prepare(config)  # reject bad names and settings
     images = images_of(shape, configs[BASELINE])
     base = Client(prepare(configs[BASELINE], images))
     base.ms_per_step()
@@ -71,7 +71,7 @@ def run_method_bench(
         low, high = cost["min_max"]
         numbers = (f"{cost['ratio']:.2f}", f"{low:.2f} to {high:.2f}", f"{cost['ms_per_step']:.2f}")
         table.add_row(Text(name, "bold"), *numbers)
-        if json_file:  # after each one: whatever stops this keeps what was measured
+        if json_file:  # after each method, so that a stopped command keeps its measurements
             write_atomic(json_file, json.dumps(result, indent=1) + "\n")
     console.print(table)
 
@@ -90,7 +90,7 @@ def cost_of(client: Client, base: Client, rounds: int) -> dict[str, Any]:
 
 
 def facts(base: Client, shape: str, settings: list[str]) -> dict[str, Any]:
-    """The settings and hardware that measurements in one table share."""
+    """Return the settings and hardware that the measurements in one table share."""
     federation = base.federation
     on_gpu = federation.device.type == "cuda"
     return {
@@ -105,7 +105,7 @@ def facts(base: Client, shape: str, settings: list[str]) -> dict[str, Any]:
 
 
 def known(json_file: Path | None, here: dict[str, Any]) -> dict[str, Any]:
-    """What the file has already, if it was measured in the same way; costs of another machine are then marked."""
+    """Return the file's measurements if its baseline, shape and settings are the same, else an empty table."""
     before = read_json(json_file) if json_file else {}
     same = all(before.get(key) == here[key] for key in ("baseline", "shape", "settings"))
     return before if same and isinstance(before.get("methods"), dict) else {**here, "methods": {}}

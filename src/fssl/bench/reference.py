@@ -24,7 +24,7 @@ from ..data.sources import Split
 
 
 class PlainStep(NamedTuple):
-    """What one step computed: both losses, and the pseudo-labels it trained on."""
+    """The results of one step: both losses, and the pseudo-labels it trained on."""
 
     l_s: Tensor
     l_u: Tensor

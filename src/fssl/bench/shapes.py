@@ -1,4 +1,4 @@
-"""The two sizes that are measured: the demo's, and that of CIFAR-100 in the paper, on made-up images."""
+"""The two measured sizes: the demo's, and that of CIFAR-100 in the paper, on synthetic images."""
 
 from typing import Any
 

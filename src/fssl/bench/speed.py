@@ -27,11 +27,11 @@ from ..system.machine import cores
 from .reference import reference_ms_of_steps
 from .shapes import config_of, images_of
 
-BUSY = 0.5  # processes per core that want to run, from which on timings say little
+BUSY = 0.5  # runnable processes per core, above which timings are unreliable
 
 
 def busy_warning() -> list[str]:
-    """Return a line if other programs use the machine, as they did in the last minute."""
+    """Return a warning if other programs used the machine in the last minute."""
     load, number = os.getloadavg()[0], cores()
     where = f"load {load:.1f} on {several(number, 'core')}"
     text = f"WARNING: the machine is busy ({where}): times and the ratio say little"
@@ -39,7 +39,7 @@ def busy_warning() -> list[str]:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Device memory, or this process's peak resident memory on a CPU."""
+    """Return the peak device memory, or this process's peak resident memory on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -51,7 +51,7 @@ def device_names(devices: list[torch.device]) -> str:
 
 
 def measure(experiment: Experiment, rounds: int) -> dict[str, Any]:
-    """Time whole rounds, everything on, after one round of warm-up."""
+    """Time whole rounds, tests included, after one round of warm-up."""
     begin = time.perf_counter()
     federation = Federation(experiment)
     engine = LocalEngine(federation)
@@ -84,14 +84,14 @@ def run_bench(
 ) -> None:
     busy = busy_warning()  # before this command adds to the load
     config = config_of(shape, method, settings)
-    prepare(config)  # bad names and settings end here, before images are made
+    prepare(config)  # reject bad names and settings before images are made
     dataset = images_of(shape, config)
     say(console, f"timing {rounds} rounds of {method}, shape {shape}; then an ordinary loop of SAGE's steps")
     ours = measure(prepare(config, dataset), rounds)
     train = config.train
     device = torch.device("cuda" if ours["device"] != "cpu" else "cpu")
     steps = 12 if shape == "paper" else 100
-    torch.set_num_threads(cores())  # what an ordinary loop finds; the engine had changed it
+    torch.set_num_threads(cores())  # an ordinary loop's default; the engine changed it
     plain = reference_ms_of_steps(
         dataset.card,
         dataset.train,
