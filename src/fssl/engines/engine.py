@@ -283,7 +283,7 @@ class Engine:
         return after
 
     def _measured(self, round: int, server: Server, passing: Passing) -> Server:
-        """Return the server with BatchNorm statistics measured where `server.static_norm` says: at clients, then here."""
+        """Return the server with BatchNorm statistics, measured where `server.static_norm` says: at clients or here."""
         static_norm, (params, buffers) = self.federation.config.server.static_norm, server.weights
         if static_norm == "off":
             return server
