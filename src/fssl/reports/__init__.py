@@ -1,1 +1,1 @@
-"""Reports about any runs: comparisons, pictures and pages, from run folders and nothing else."""
+"""Reports about any runs: comparisons, pictures and pages, made from run folders only."""

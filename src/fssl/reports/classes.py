@@ -23,13 +23,13 @@ def class_remarks(groups: Mapping[str, Sequence[Run]]) -> list[str]:
 
 
 def classes_at_one_site(run: Run) -> list[str]:
-    """Return the classes that one site alone has known images of, each with the site; none of a single site."""
+    """Return the classes with known images at one site only, each with the site; none if there is a single site."""
     partition = run.extras.partition or {}
     tables = [np.array(table) for key in ("labeled", "unlabeled") if (table := partition.get(key))]
     if not tables or len(tables[0]) < 2:
         return []
     held = np.sum(tables, 0) > 0  # [clients, classes]
-    if partition.get("server") and np.any(partition["server"]):  # then labels are not the clients' alone
+    if partition.get("server") and np.any(partition["server"]):  # then the server has labels as well
         held[:, np.array(partition["server"][0]) > 0] = False
     names = partition.get("names") or [f"client {k}" for k in range(len(held))]
     found = [(c, int(held[:, c].argmax())) for c in np.flatnonzero(held.sum(0) == 1).tolist()]

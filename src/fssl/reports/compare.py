@@ -60,8 +60,8 @@ from .runs import (
 )
 from .verdicts import by_result, last_rounds, mean_result
 
-ROW = 3.2  # inches, of the panels of a task
-MOST_ROWS = 12  # of one picture
+ROW = 3.2  # inches: height of a task's panels
+MOST_ROWS = 12  # in one picture
 RUN_FIELDS = (
     "task",
     "method",
@@ -91,7 +91,7 @@ class Files(NamedTuple):
 
     @property
     def pictures(self) -> dict[str, Path]:
-        """By format."""
+        """Return the pictures' files by format."""
         formats = {"png": self.png, "svg": self.svg, "pdf": self.pdf}
         return {kind: file for kind, file in formats.items() if file}
 
@@ -203,14 +203,14 @@ def compare_runs(
 
 
 def on_commits(groups: Groups) -> list[str]:
-    """Which commits made the runs of a table, if they are of several."""
+    """Return a sentence with the commits of a table's runs, if there are several."""
     commits = commits_of(run for runs in groups.values() for run in runs)
     text = f"Runs of several commits: {', '.join(commits)} (`fssl show RUN` names that of a run)."
     return [text] * (len(commits) > 1)
 
 
 def footer(tasks: Mapping[str, Groups], by: str) -> str:
-    """What the numbers of the tables are."""
+    """Return a sentence that explains the tables' numbers."""
     runs = [[run for members in groups.values() for run in members] for groups in tasks.values()]
     most = sorted({*map(last_rounds, runs)})
     rounds = " or ".join([*map(str, most[:-1]), several(most[-1], "round")])
@@ -219,7 +219,7 @@ def footer(tasks: Mapping[str, Groups], by: str) -> str:
 
 
 def signs(overviews: Iterable[Grid]) -> list[str]:
-    """Explain the marks after seeds, if there are any."""
+    """Return an explanation of each mark after seeds, if there are any."""
     seen = {sign for overview in overviews for texts in overview.rows for sign in texts[1]}
     meanings = {
         "*": "* unfinished: the last of its rounds so far",
@@ -229,7 +229,7 @@ def signs(overviews: Iterable[Grid]) -> list[str]:
 
 
 def remarks(every: FoundRuns, judged: FoundRuns, shown: Sequence[Run], measure: str) -> list[str]:
-    """What of the runs is not in the tables, or not as their settings have it."""
+    """Return sentences on runs that the tables omit, or judge by another measure than their settings name."""
     named = sorted({run.config.records.metrics for run in every.runs})
     several_measures = f"These runs are of several headline measures ({', '.join(named)}): --measure chooses one"
     used = {run.path for run in shown}
@@ -259,7 +259,7 @@ def write_pictures(tasks: Mapping[str, Groups], by: str, files: Files) -> Iterat
 
 
 def runs_table(tasks: dict[str, Groups]) -> tuple[list[str], list[dict[str, Any]]]:
-    """The columns and a row per run: what came out, then every setting in which the runs differ."""
+    """Return the columns and a row per run: its results, then every setting in which the runs differ."""
     runs = [(title, name, run) for title, groups in tasks.items() for name in by_result(groups) for run in groups[name]]
     chosen = [comparable_settings(run) for *_, run in runs]
     keys = dict.fromkeys(key for mine in chosen for key in mine)
@@ -278,7 +278,7 @@ def runs_table(tasks: dict[str, Groups]) -> tuple[list[str], list[dict[str, Any]
 
 
 def run_record(title: str, name: str, run: Run) -> dict[str, Any]:
-    """One run, unrounded."""
+    """Return the row of one run, unrounded."""
     numbers = {"rounds": run.last_round, "measure": run.measure, "result": run.result, "last": run.curve[-1]}
     smooth = {"ema_result": late(run, number(f"ema_{run.measure}"))}
     smooth |= {measure: late(run, number(measure)) for measure in ALL_MEASURES}
@@ -288,9 +288,9 @@ def run_record(title: str, name: str, run: Run) -> dict[str, Any]:
 
 
 def drawn_tasks(tasks: dict[str, Groups], by: str, formats: Sequence[str]) -> Mapping[str, bytes]:
-    """The headline measure, pseudo-labels right and used, mean and spread over seeds; a row of panels per task.
+    """Draw the headline measure and pseudo-labels right and used, a row of panels per task.
 
-    By round, or, of the last rounds, by the values of a setting.
+    Curves show mean and spread over seeds by round; with `by`, points show the last rounds by a setting's values.
     """
     runs_of = {name: runs for groups in tasks.values() for name, runs in groups.items()}
     style_of = styles_of(runs_of, sorted(runs_of))
@@ -345,7 +345,7 @@ def measure_of(groups: Groups) -> str:
 
 
 def draw_rounds(panel: Any, runs: Sequence[Run], name: str, read: Read, style: Style) -> None:
-    """A method's curve with its spread over seeds."""
+    """Draw a method's curve with its spread over seeds."""
     series = [by_round(run, read) for run in runs]
     band(panel, *joined(curve for curve in series if curve), name, style)
 
@@ -353,7 +353,7 @@ def draw_rounds(panel: Any, runs: Sequence[Run], name: str, read: Read, style: S
 def draw_by(
     panel: Any, key: str, columns: dict[str, Groups], name: str, read: Read, style: Style, aside: float
 ) -> None:
-    """Draw a method's points, shifted a little from the others'; a line across where it has no such setting."""
+    """Draw a method's points, shifted a little from the others'; a horizontal line if it lacks the setting."""
     known = {v: [x for run in here.get(name, []) if (x := late(run, read)) is not None] for v, here in columns.items()}
     nowhere = setting_text(None) if key.startswith("method.") else ""
     places = [value for value in columns if value != nowhere]

@@ -1,4 +1,4 @@
-"""The shared half of every picture: sizes, curves with bands, points with spread, boxes, legends, files."""
+"""Functions shared by all pictures: sizes, curves with bands, points with spread, boxes, legends, files."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ LINES = {"solid": "-", "dash": (0, (4, 1.5)), "dot": (0, (1, 1.2)), "dashdot": (
 LINES |= {"longdash": (0, (8, 2)), "longdashdot": (0, (8, 2, 1, 2))}
 MARKS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "triangle-down": "v", "cross": "P"}
 MARKS |= {"x": "X", "star": "*", "pentagon": "p"}
-RC_SETTINGS: dict[Any, Any] = {  # dollars in a name are no formula
+RC_SETTINGS: dict[Any, Any] = {  # dollar signs in a name do not begin a formula
     **{"font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7},
     **{"legend.fontsize": 7, "legend.frameon": False, "legend.handlelength": 2.6, "legend.columnspacing": 1.2},
     **{"axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6, "axes.titlelocation": "left"},
@@ -33,10 +33,8 @@ RC_SETTINGS: dict[Any, Any] = {  # dollars in a name are no formula
 
 @contextmanager
 def settings() -> Iterator[None]:
-    """How text and lines look inside of a `with`; refuses where the library is not installed.
-
-    The library's own warnings (a letter that its font lacks) give users of a picture nothing that they could change.
-    """
+    """Set the look of text and lines inside the context; raise UserError if Matplotlib is not installed."""
+    # Matplotlib's warnings (such as a letter that its font lacks) do not help the user of a picture.
     try:
         import matplotlib
     except ImportError:
@@ -47,7 +45,7 @@ def settings() -> Iterator[None]:
 
 
 def sheet(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, Any]:
-    """An empty figure and its axes, [rows, columns]; it belongs to no window and no global list."""
+    """Return an empty figure and its axes [rows, columns], independent of windows and of pyplot's global list."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -57,15 +55,15 @@ def sheet(width: float, height: float, rows: int = 1, columns: int = 1, **option
 def band(
     axes: Any, rounds: Sequence[int] | Numbers, values: Numbers, label: str, style: Style, most: float = 100
 ) -> None:
-    """The mean over runs by round, and one standard deviation to both sides; `values` is [runs, rounds].
+    """Draw the mean over runs by round, and a band of one standard deviation; `values` is [runs, rounds].
 
-    No band leaves 0 to `most`, which is what a percentage can be.
+    The band is clipped to 0 to `most`, the range of a percentage.
     """
     if not values.size:
         return
     mean = values.mean(0)
     every = max(1, len(mean) // 6)
-    first = sum(map(ord, label)) % every  # so that markers of different curves do not pile up
+    first = sum(map(ord, label)) % every  # so that markers of different curves do not overlap
     axes.plot(
         *(rounds, mean),
         **{"label": label, "color": style.color, "linestyle": LINES[style.dash]},
@@ -78,19 +76,19 @@ def band(
 
 
 def deviation(values: Sequence[float]) -> float:
-    """The standard deviation over runs, as long as a whisker; a single run has none."""
+    """Return the standard deviation over runs, the length of a whisker; 0 for a single run."""
     return mean_std(values)[1] or 0.0
 
 
 def points(axes: Any, at: Sequence[float], values: Sequence[Sequence[float]], label: str, style: Style) -> None:
-    """One mean with its standard deviation for each place on the axis, joined by a line."""
+    """Draw a mean with its standard deviation at each place on the axis, joined by a line."""
     means, stds = ([f(v) for v in values] for f in (np.mean, deviation))
     look = {"color": style.color, "linestyle": LINES[style.dash], "marker": MARKS[style.marker]}
     axes.errorbar(at, means, yerr=stds, label=label, capsize=2, elinewidth=0.8, markeredgewidth=0, **look)
 
 
 def level(axes: Any, values: Sequence[float], label: str, style: Style) -> None:
-    """A percentage that does not depend on the axis: a line across, with its spread as a band."""
+    """Draw a percentage that does not depend on the axis: a horizontal line, with its spread as a band."""
     mean = float(np.mean(values))
     axes.axhline(mean, label=label, color=style.color, linestyle=LINES["dash"])
     if std := deviation(values):
@@ -100,7 +98,7 @@ def level(axes: Any, values: Sequence[float], label: str, style: Style) -> None:
 def bars(
     axes: Any, at: Sequence[float], values: Sequence[Sequence[float]], label: str, style: Style, wide: float
 ) -> None:
-    """Means as bars, with the standard deviation over runs; hatched where the look has a dash."""
+    """Draw means as bars with the standard deviation over runs; hatch bars whose style has a dash."""
     known = [(x, v) for x, v in zip(at, values, strict=True) if len(v)]
     means, stds = ([f(v) for _, v in known] for f in (np.mean, deviation))
     face = style.color if style.dash == "solid" else "white"
@@ -112,7 +110,7 @@ def bars(
 
 
 def boxes(axes: Any, at: Sequence[float], quantiles: Sequence[Sequence[float]], style: Style, width: float) -> None:
-    """Boxes from the 5, 25, 50, 75 and 95 % quantiles of each distribution."""
+    """Draw boxes from the 5, 25, 50, 75 and 95 % quantiles of each distribution."""
     names = ("whislo", "q1", "med", "q3", "whishi")
     line = {"color": style.color, "linewidth": 0.8}
     face = style.color if style.dash == "solid" else "white"
@@ -125,7 +123,7 @@ def boxes(axes: Any, at: Sequence[float], quantiles: Sequence[Sequence[float]], 
 
 
 def legend(figure: Any, columns: int, by_first_word: bool = False) -> None:
-    """One legend below all panels, every name once, in rows; names that begin alike may be put together."""
+    """Draw one legend below all panels, each name once, in rows; optionally group names by their first word."""
     named: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -135,13 +133,13 @@ def legend(figure: Any, columns: int, by_first_word: bool = False) -> None:
         across = letters_across(figure) - 6  # to the right of its line
         longest = min(max(map(len, labels)), across) + 6
         width = min(columns, len(labels), max(1, letters_across(figure) // longest))
-        down = [label for first in range(width) for label in labels[first::width]]  # the library fills columns
+        down = [label for first in range(width) for label in labels[first::width]]  # Matplotlib fills columns
         words = [fill(label, across) for label in down]
         figure.legend([named[label] for label in down], words, loc="outside lower center", ncols=width)
 
 
 def name_ends(axes: Any, ends: Mapping[str, tuple[float, str]]) -> None:
-    """Write names and results to the right of the axes, each as near to the height of its result as the others let it.
+    """Write names and results to the right of the axes, as near to the height of each result as possible.
 
     `ends` has the result and the color of each name.
     """
@@ -150,7 +148,7 @@ def name_ends(axes: Any, ends: Mapping[str, tuple[float, str]]) -> None:
     lines = np.arange(len(names)) * (high - low) / 16  # as far apart as lines of text
     bare = np.array([ends[name][0] for name in names]) - lines
     after = range(1, len(names) + 1)
-    # The least squares of what the names move, where none may be below the one before it (isotonic regression).
+    # Isotonic regression: minimize the squared moves of the names while keeping their order.
     places = [max(min(bare[a:b].mean() for b in after[i:]) for a in range(i + 1)) for i in range(len(names))] + lines
     for name, place in zip(names, places, strict=True):
         result, color = ends[name]
@@ -159,12 +157,10 @@ def name_ends(axes: Any, ends: Mapping[str, tuple[float, str]]) -> None:
 
 
 def head(panels: Sequence[Any], text: str) -> int:
-    """Name a row of panels that have titles, in at most three lines above them; returns the lines of room it takes.
-
-    It has no part in the layout, which would move panels aside for a title that is wider than its own; room is made by
-    empty lines above the titles.
-    """
-    whole = "\xa0· ".join(part.replace(" ", "\xa0") for part in text.split(" · "))  # lines end between parts
+    """Write a heading above a row of panels with titles, in at most three lines, and return its number of lines."""
+    # The layout ignores the heading, or it would move panels aside for a wide one; empty lines above the titles make
+    # room for it.
+    whole = "\xa0· ".join(part.replace(" ", "\xa0") for part in text.split(" · "))  # break lines only between parts
     across = int(letters_across(panels[0].figure) * 0.7)  # bold letters of eight points, next to the axis
     lines = wrap(whole, across, max_lines=3, placeholder=" …", break_on_hyphens=False)
     for panel in panels:
@@ -176,18 +172,18 @@ def head(panels: Sequence[Any], text: str) -> int:
 
 
 def make_room(figure: Any, lines: int) -> None:
-    """Make a figure higher by its legend and some lines of text, so that panels keep their height."""
+    """Increase a figure's height by its legend and some lines of text, so that panels keep their height."""
     legends = sum(legend.get_window_extent().height / figure.dpi for legend in figure.legends)
     figure.set_figheight(figure.get_figheight() + legends + 0.14 * lines)
 
 
 def letters_across(figure: Any) -> int:
-    """How many letters of seven points fit into a line."""
+    """Return how many letters of seven points fit into a line."""
     return int(figure.get_figwidth() * 17)
 
 
 def by_rounds(*panels: Any) -> None:
-    """Horizontal axes of rounds, which are whole numbers also where there are few of them."""
+    """Label the horizontal axes as rounds, with whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     for axes in panels:
@@ -196,7 +192,7 @@ def by_rounds(*panels: Any) -> None:
 
 
 def log_percents(axes: Any, *steps: int) -> None:
-    """A vertical axis by powers of ten, and these multiples of them, with numbers that are written out."""
+    """Make the vertical axis logarithmic, with written-out ticks at powers of ten and these multiples of them."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axes.set_yscale("log")
@@ -206,19 +202,19 @@ def log_percents(axes: Any, *steps: int) -> None:
 
 
 def mark_empty(figure: Any) -> None:
-    """Words in panels that have nothing to show."""
+    """Write a note into panels that have nothing to show."""
     for axes in figure.axes:
         if not axes.has_data():
             axes.text(0.5, 0.5, "no records", transform=axes.transAxes, ha="center", va="center", color=GREY)
 
 
 def stamp(figure: Any, text: str) -> None:
-    """A remark above the panels, in small grey letters."""
+    """Write a remark above the panels, in small grey letters."""
     figure.suptitle(fill(text, letters_across(figure)), x=0.02, ha="left", fontsize=7, color=GREY)
 
 
 def render(figure: Any, formats: Sequence[str] = PICTURE_FORMATS, dpi: int = 300) -> Mapping[str, bytes]:
-    """The picture in each format, without dates: the same records give the same bytes."""
+    """Return the picture in each format, without dates: the same records give the same bytes."""
     without = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     out = {}
     for kind in formats:

@@ -16,7 +16,7 @@ from ..errors import printable
 
 
 class Marked(NamedTuple):
-    """A cell's text, what follows it without emphasis, and the letters of its notes."""
+    """A cell's text, its suffix without emphasis, and the letters of its notes."""
 
     text: str
     after: str = ""
@@ -24,16 +24,16 @@ class Marked(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """A head, rows of cells, and the rank of cells that are emphasized: 1 is the best of a column, 2 the second."""
+    """A head, rows of cells, and the ranks of emphasized cells: 1 is the best of a column, 2 the second."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str | Marked]]
     best: Mapping[tuple[int, int], int] = MappingProxyType({})  # by (row, column)
-    notes: Sequence[str] = ()  # that marks refer to, in the order of their letters
+    notes: Sequence[str] = ()  # marks refer to them, in the order of their letters
 
 
 class Format(NamedTuple):
-    """How a format writes the parts of a cell."""
+    """Functions that write the parts of a cell in one format."""
 
     escape: Callable[[str], str]
     emphasis: Mapping[int, Callable[[str], str]]
@@ -57,12 +57,12 @@ MARKDOWN = Format(str, {1: "**{}**".format, 2: "<u>{}</u>".format}, "<sup>{}</su
 
 
 def escape_markdown(text: str) -> str:
-    """Text without markup, in one line: no link, no code, no cell of a table and no HTML begins or ends in it."""
+    """Return text escaped for Markdown, in one line: without links, code, table cells or HTML."""
     return MARKUP.sub(r"\\\1", printable(text)).translate(HTML)
 
 
 def as_code(text: str) -> str:
-    """Text in one line as code, between more backticks than there are in it."""
+    """Return text as code in one line, between more backticks than it contains."""
     line = printable(text)
     longest = max((len([*run]) for mark, run in groupby(line) if mark == "`"), default=0)
     fence, space = "`" * (longest + 1), " " if longest else ""
@@ -70,18 +70,18 @@ def as_code(text: str) -> str:
 
 
 def markdown(grid: Grid) -> str:
-    """The table; its notes are left to `markdown_notes`."""
+    """Return the table; `markdown_notes` returns its notes."""
     rows = (grid.head, ["---"] * len(grid.head), *MARKDOWN.rows(grid))
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def markdown_notes(grid: Grid) -> list[str]:
-    """The items of a list."""
+    """Return the notes as items of a list."""
     return [f"- {MARKDOWN.mark(letter(i))} {escape_markdown(note)}" for i, note in enumerate(grid.notes)]
 
 
 def letter(index: int) -> str:
-    """a to z, then aa, ab, ..."""
+    """Return a to z, then aa, ab, ..."""
     first, second = divmod(index, 26)
     return (chr(ord("a") + first - 1) if first else "") + chr(ord("a") + second)
 
@@ -94,7 +94,7 @@ SPECIAL |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
 
 
 def escape_latex(text: str) -> str:
-    """Text that LaTeX prints as it is, in one line."""
+    """Return text escaped for LaTeX, in one line."""
     return "".join(SPECIAL.get(c, c) for c in printable(text))
 
 
@@ -104,7 +104,7 @@ LATEX = Format(
 
 
 def latex(grid: Grid, remarks: Iterable[str] = ()) -> str:
-    """A table without a float of its own, after remarks that only the source shows; needs booktabs."""
+    """Return a table without a float, after remarks as comments in the source; it needs booktabs."""
     columns = f"l{'c' * (len(grid.head) - 1)}"
     lines = tabular(columns, [latex_row(map(escape_latex, grid.head))], map(latex_row, LATEX.rows(grid)))
     return "\n".join([*(f"% {printable(remark)}" for remark in remarks), *lines]) + "\n"
@@ -115,7 +115,7 @@ def latex_row(texts: Iterable[str]) -> str:
 
 
 def tabular(columns: str, head: Iterable[str], rows: Iterable[str]) -> list[str]:
-    """The lines of a table, from those of its head and of its rows."""
+    """Return the lines of a table from those of its head and of its rows."""
     begin = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
     return [*begin, *head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
 
@@ -123,7 +123,7 @@ def tabular(columns: str, head: Iterable[str], rows: Iterable[str]) -> list[str]
 # The terminal.
 
 STYLES = {1: "bold", 2: "underline"}
-WHOLE = 16  # columns of a screen: up to this width a text is not folded
+WHOLE = 16  # characters: texts up to this width are not folded
 
 
 def print_grid(console: Console, grid: Grid, whole: int = WHOLE) -> None:
@@ -152,7 +152,7 @@ def fitting(console: Console, grid: Grid, whole: int) -> Iterator[list[int]]:
 
 
 def some_columns(grid: Grid, columns: Sequence[int]) -> Grid:
-    """Some columns of a table."""
+    """Return some columns of a table."""
     best = {(i, columns.index(j)): rank for (i, j), rank in grid.best.items() if j in columns}
     return Grid([grid.head[j] for j in columns], [[row[j] for j in columns] for row in grid.rows], best, grid.notes)
 
@@ -165,9 +165,9 @@ def terminal(
     is_narrow: bool = False,
     right: Collection[int] = (),
 ) -> Table:
-    """The table for a screen, which may fold columns wider than `whole`; with all of them folded if `is_narrow`.
+    """Return the table for a screen, which may fold columns wider than `whole`; fold all of them if `is_narrow`.
 
-    `styles` are those of the rows; the columns `right` are flush right.
+    `styles` are the styles of the rows; the columns `right` are right-aligned.
     """
     table = Table(**look)
     for j, name in enumerate(grid.head):

@@ -1,4 +1,4 @@
-"""Which runs repeat one setting, which can be compared as a task, and the names of both."""
+"""Group runs into repetitions of one setting and into comparable tasks, and name both."""
 
 import json
 from collections import Counter, defaultdict
@@ -15,15 +15,15 @@ from ..system.user_code import short_name
 from .look import Style, method_styles
 from .runs import Run
 
-MOST_NAMED = 6  # settings after a name, if some of them differ only from tasks of other names
-DIGITS = 7  # of a checksum in a name, as many as of a commit
+MOST_NAMED = 6  # most settings after a name, if some of them differ only from tasks of other names
+DIGITS = 7  # of a checksum in a name, as in a short commit
 
 
 # Repetitions of one setting.
 
 
 def one_per_seed(runs: Iterable[Run], length: Callable[[Run], int] = attrgetter("last_round")) -> list[Run]:
-    """The longest run of each seed, seeds in order: a longer one passes through the same rounds."""
+    """Return the longest run of each seed, seeds in order: a longer run contains the rounds of a shorter one."""
     chosen: dict[int, Run] = {}
     for run in runs:
         seed = run.config.seed
@@ -38,7 +38,7 @@ def distinct(runs: Iterable[Run]) -> list[Run]:
 
 
 def comparable_settings(run: Run, aside: str = "") -> dict[str, Any]:
-    """Everything but the seed and what changes no result: runs that differ in nothing else are repetitions.
+    """Return all settings that affect results, without the seed: runs that agree in them are repetitions.
 
     Here and below `aside` is a setting that may differ as well, because results are shown by its values.
     """
@@ -55,7 +55,7 @@ def group_key(run: Run, aside: str = "") -> str:
 
 
 def repetitions(runs: Iterable[Run], aside: str = "") -> dict[str, list[Run]]:
-    """Runs of one setting together, under its key."""
+    """Return the runs of each setting under its key."""
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         groups[group_key(run, aside)].append(run)
@@ -63,11 +63,11 @@ def repetitions(runs: Iterable[Run], aside: str = "") -> dict[str, list[Run]]:
 
 
 def named_groups(runs: Iterable[Run], aside: str = "") -> dict[str, list[Run]]:
-    """Repetitions under a short name that says in what the groups differ."""
+    """Return repetitions under short names that contain the settings in which the groups differ."""
     groups = repetitions(runs, aside)
     settings = [json.loads(key) for key in groups]
     varying = what_varies(settings)
-    methods: dict[str, set[str]] = defaultdict(set)  # that go by a name
+    methods: dict[str, set[str]] = defaultdict(set)  # with the same name
     for members in groups.values():
         methods[shown_name(members)].add(method_of(members[0]))
     named = {}
@@ -86,17 +86,17 @@ def named_value(key: str, value: object) -> str:
 
 
 def method_of(run: Run) -> str:
-    """The method's name, a file of the user's without its folders."""
+    """Return the method's name; for a user's file, without its folders."""
     return short_name(run.config.method.name)
 
 
 def shown_name(runs: Sequence[Run]) -> str:
-    """What a method is called in tables: the label that one of its runs has, or its name."""
+    """Return a method's name in tables: the label of one of its runs, or its name."""
     return next((label for run in runs if (label := run.config.method.label)), method_of(runs[0]))
 
 
 def shown_color(runs: Sequence[Run]) -> str | None:
-    """The color that one of a method's runs has chosen."""
+    """Return the color that the settings of one of a method's runs name."""
     return next((color for run in runs if (color := run.config.method.color)), None)
 
 
@@ -110,10 +110,10 @@ def styles_of(groups: Mapping[str, Sequence[Run]], names: Sequence[str]) -> dict
 
 
 def what_varies(settings: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
-    """The settings that have more than one value among their peers; one that some do not have is as usual there.
+    """Return the settings with more than one value among their peers; a missing one counts as its default.
 
-    What only some have because of another setting that varies, such as the rate of a server's optimizer, goes with it,
-    unless it is usually off.
+    A setting that only some runs have because another one varies, such as the rate of a server's optimizer, is
+    included with it, unless it is off by default.
     """
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for mine in settings:
@@ -128,12 +128,12 @@ def what_varies(settings: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
 
 
 def peers(setting: str, mine: Mapping[str, Any]) -> tuple[str, str]:
-    """A method's own setting is compared among its namesakes, any other among all."""
+    """Return a setting's peers: runs of the same method for a method's setting, all runs for any other."""
     return setting, mine["method.name"] if setting.startswith("method.") else ""
 
 
 def seeds_text(runs: Iterable[Run]) -> str:
-    """Seeds as a table shows them: a star for unfinished runs, an exclamation mark for accepted edits."""
+    """Return seeds for a table, with a star for unfinished runs and an exclamation mark for accepted edits."""
     marks: dict[int, set[str]] = defaultdict(set)
     for run in runs:
         marks[run.config.seed] |= {"*"} if run.reached < run.config.rounds else set()
@@ -141,7 +141,7 @@ def seeds_text(runs: Iterable[Run]) -> str:
     return " ".join(f"{seed}{''.join(sorted(signs))}" for seed, signs in sorted(marks.items()))
 
 
-# Tasks: runs of the same settings but for the method's.
+# Tasks: runs with the same settings except for the method's.
 
 
 class TaskRuns(NamedTuple):
@@ -157,7 +157,7 @@ class TaskRuns(NamedTuple):
 
 
 def group_by_task(runs: Iterable[Run], aside: str = "") -> list[TaskRuns]:
-    """Runs by task, in the order in which these come; one task may hold several values of the setting `aside`."""
+    """Return runs by task, in order of appearance; a task may hold several values of the setting `aside`."""
     tasks: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         tasks[repr(task_settings(run, aside))].append(run)
@@ -167,7 +167,7 @@ def group_by_task(runs: Iterable[Run], aside: str = "") -> list[TaskRuns]:
 
 
 def name_differences(runs: Iterable[Run], called: Callable[[Run, str], str], aside: str) -> dict[str, set[str]]:
-    """What varies among runs of one name, by that name."""
+    """Return the settings that vary among runs of one name, by that name."""
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in runs:
         groups[called(run, aside)].append(task_settings(run, aside))
@@ -186,19 +186,19 @@ def describe_task(runs: list[Run], among: list[dict[str, set[str]]], aside: str)
 
 
 def task_settings(run: Run, aside: str) -> dict[str, Any]:
-    """What two methods must have in common to be compared."""
+    """Return the settings that two methods must share to be compared."""
     own = {k: v for k, v in comparable_settings(run, aside).items() if not k.startswith("method.")}
     return {**dict(sorted(own.items())), "method.name": ""}
 
 
 def short_title(run: Run, aside: str) -> str:
-    """Dataset, skew, labels and clients; a folder of images has no more to say than where it was."""
+    """Return a title from dataset, skew, labels and clients, without the parts of the setting `aside`."""
     hidden = {aside, *parts_of(aside)}
     return " · ".join(text for key, text in title_words(run, aside).items() if text and key not in hidden) or "all runs"
 
 
 def title_words(run: Run, aside: str) -> dict[str, str]:
-    """What a title says of the settings that it covers; nothing of usual ones."""
+    """Return the words of a title by setting; defaults have none."""
     config = run.config
     part, is_dealt = config.partition, config.card.is_dealt
     return {
@@ -223,12 +223,12 @@ def dataset_title(run: Run, aside: str) -> str:
 
 
 def dataset_name(config: Config) -> str:
-    """Return what readers call the dataset: images that a script gave in memory have no folder."""
+    """Return the dataset's name for readers; images that a script passed in memory have no folder."""
     return "arrays" if config.data.name == "imagefolder" and config.data.dir is None else config.data.name
 
 
 def who_knows(config: Config) -> str:
-    """Which clients have labels where not all do, in a few words."""
+    """Return in a few words which clients have labels, if not all do."""
     number = config.partition.labeled_clients
     if number is None:
         return ""
@@ -238,6 +238,6 @@ def who_knows(config: Config) -> str:
 
 
 def skew(part: PartitionChoice, aside: str) -> str:
-    """How classes are mixed over clients, in a few words."""
+    """Return in a few words how classes are distributed over clients."""
     where = {"dirichlet": " over all clients", "balanced-dirichlet": " over all clients, balanced"}
     return f"α = {part.alpha:g}{where.get(part.kind, '') if aside != 'partition.kind' else ''}"

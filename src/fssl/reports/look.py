@@ -10,15 +10,15 @@ from zlib import crc32
 
 from ..catalog.facts import MethodFacts, registry
 
-# Okabe-Ito: distinct for color-blind readers. Without yellow and black: one is lost on white, one on dark pages.
+# Okabe-Ito: distinct for color-blind readers. Yellow is invisible on white pages and black on dark ones.
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
-GREY = "#7F7F7F"  # black's place, readable on white and on dark pages
+GREY = "#7F7F7F"  # replaces black; readable on white and on dark pages
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star", "pentagon")
 
 
 class Style(NamedTuple):
-    """Color, dash and marker in words that are the same for any plotting library."""
+    """Color, dash and marker, in words that do not depend on the plotting library."""
 
     color: str
     dash: str = "solid"
@@ -34,10 +34,10 @@ COLORS = {
     "sky": SKY,
     "grey": GREY,
 }
-PLAIN = DASHES[:3]  # of methods without plug-ins; a plug-in has one of its own, so that X and X+sage are one color
-OTHERS = DASHES[-1]  # of methods that are not listed
+PLAIN = DASHES[:3]  # for methods without plug-ins; each plug-in has another dash, so that X and X+sage share a color
+OTHERS = DASHES[-1]  # for unlisted methods
 
-# Heterogeneity is a scale, not a set of names: the darker, the more skewed.
+# Heterogeneity is a scale: the darker the color, the stronger the skew.
 ALPHAS = {
     0.1: Style("#40309F", "solid", "circle"),
     0.5: Style("#1B9E8A", "solid", "square"),
@@ -47,7 +47,7 @@ ALPHAS = {
 
 
 def split_plugins(method: str) -> tuple[str, list[str]]:
-    """`fedprox+fixmatch+sage` is `fedprox+fixmatch` with one plug-in; an unknown name is a method of its own."""
+    """Return the method and its plug-ins: `fedprox+fixmatch` and [`sage`] for `fedprox+fixmatch+sage`."""
     known, parts = registry(), method.split("+")
     cut = len(parts)
     while cut > 1 and "+".join(parts[:cut]) not in known.methods and parts[cut - 1] in known.plugins:
@@ -56,7 +56,7 @@ def split_plugins(method: str) -> tuple[str, list[str]]:
 
 
 def method_label(method: str) -> str:
-    """`FixMatch-LPL` for `fixmatch-lpl`; a method that is not listed keeps its name."""
+    """Return a method's label, such as `FixMatch-LPL` for `fixmatch-lpl`; an unlisted method keeps its name."""
     base, plugins = split_plugins(method)
     known = registry()
     return " + ".join([label_of(known.methods, base), *(label_of(known.plugins, plugin) for plugin in plugins)])
@@ -68,7 +68,7 @@ def label_of(facts: Mapping[str, MethodFacts], name: str) -> str:
 
 
 def method_style(method: str, colors: Sequence[str] = (*COLORS.values(),)) -> Style:
-    """Return a method's look; an unlisted method has one by its name, the same in every picture.
+    """Return a method's look; that of an unlisted method depends on its name only.
 
     A plug-in keeps the color and changes the dash and the marker.
     """
@@ -82,9 +82,9 @@ def method_style(method: str, colors: Sequence[str] = (*COLORS.values(),)) -> St
 
 @cache
 def listed_styles() -> dict[str, Style]:
-    """The look of every method of this version, of which no two share color and dash.
+    """Return the look of every listed method; no two share both color and dash.
 
-    Those whose source names none have further colors, in their order and in every dash.
+    Methods whose source names no look get further colors, in their order and in every dash.
     """
     looks = {name: facts.source.look if facts.source else "" for name, facts in registry().methods.items()}
     free = ((further_color(number // len(PLAIN)), PLAIN[number % len(PLAIN)]) for number in count())
@@ -93,21 +93,21 @@ def listed_styles() -> dict[str, Style]:
 
 
 def style_from(look: str) -> Style:
-    """`blue dash cross` as a look."""
+    """Return the look of a text such as `blue dash cross`."""
     color, dash, marker = look.split()
     return Style(COLORS[color], dash, marker)
 
 
 def further_color(number: int) -> str:
-    """One of as many colors as are asked for: hues a golden section apart, the first ones far from those named."""
+    """Return a further color by number: hues a golden section apart, the first ones far from the named colors."""
     red, green, blue = hls_to_rgb((0.75 + number * 0.618034) % 1, 0.45, 0.8)
     return "#" + "".join(f"{round(255 * part):02X}" for part in (red, green, blue))
 
 
 def method_styles(methods: Sequence[str]) -> list[Style]:
-    """Looks of several groups; those that share a method share its color and get other dashes and markers.
+    """Return the looks of several groups; groups of one method share its color and differ in dash and marker.
 
-    A method that is not listed takes a color that no listed one of these has, if there is one.
+    An unlisted method gets a color that none of the listed ones has, if there is one.
     """
     seen: Counter[str] = Counter()
     styles = []
@@ -126,5 +126,5 @@ def step_along(row: Sequence[str], start: str, steps: int) -> str:
 
 
 def alpha_style(alpha: float) -> Style:
-    """The look of a Dirichlet concentration."""
+    """Return the look of a Dirichlet concentration."""
     return ALPHAS.get(alpha, Style(GREY, "solid", "x"))

@@ -27,11 +27,11 @@ from .verdicts import (
 )
 
 Groups = dict[str, list[Run]]
-NOT_PRINTED = ("seeds", "s/round")  # columns of the screen that a paper has no use for
+NOT_PRINTED = ("seeds", "s/round")  # columns of the screen that the LaTeX table omits
 
 
 def make_overview(groups: Groups) -> Grid:
-    """A line per setting, best first."""
+    """Return a table with a line per setting, best first."""
     most = last_rounds(run for runs in groups.values() for run in runs)
     names = by_result(groups)
     own = own_metrics(run for runs in groups.values() for run in runs)
@@ -41,13 +41,13 @@ def make_overview(groups: Groups) -> Grid:
 
 
 def late_spread(runs: list[Run], metric: str) -> str:
-    """Return mean and spread of a script's own metric in the last rounds."""
+    """Return mean and spread of a script's metric in the last rounds."""
     values = [late(run, number("metrics", metric)) for run in runs]
     return spread([value for value in values if value is not None], 4)
 
 
 def leaders(groups: Groups) -> set[str]:
-    """Return the best of those that can be compared, and those level with it as the numbers are shown."""
+    """Return the best of the comparable groups, and those with the same result as shown."""
     order = rivals(groups)
     if len(order) < 2:
         return set()
@@ -59,7 +59,7 @@ def shown_result(runs: list[Run]) -> str:
 
 
 def latex_table(title: str, overview: Grid, groups: Groups) -> str:
-    """The same table for a paper, with seeds and what it shows as a remark above it."""
+    """Return the table for a paper, with seeds and contents as a remark above it."""
     runs = [run for members in groups.values() for run in members]
     seeds = seeds_text(runs)
     seeds += " (* unfinished)" if "*" in seeds else ""
@@ -72,20 +72,20 @@ def latex_table(title: str, overview: Grid, groups: Groups) -> str:
 
 
 def words_on(groups: Groups, against: str = "") -> list[str]:
-    """Return sentences on the leader and on SAGE's gains, or on how a named group compares with each other one."""
+    """Return sentences on the leader and on SAGE's gains, or on a named group compared with each other one."""
     first = differences(against, groups) if against else [verdict(groups), *gains(groups)]
     return [*first, *smoothed_results(groups), *not_compared(groups)]
 
 
 def row(name: str, runs: list[Run]) -> list[str]:
-    """One setting's line of the table: means and spread over its seeds."""
+    """Return one setting's line of the table: means and spread over its seeds."""
     quality = [label_quality(runs, key) for key in ("pl_accuracy", "utilization")]
     accuracy = [spread(results(runs)), spread([run.curve[-1] for run in runs], 1)]
     return [name, seeds_text(runs), *accuracy, *quality, seconds_per_round(runs)]
 
 
 def seconds_per_round(runs: list[Run]) -> str:
-    """Median seconds per round."""
+    """Return the median seconds per round as text."""
     times = [value(line, "timing", "seconds") for run in runs for line in run.lines]
     known = [time for time in times if time is not None]
     return f"{np.median(known):.2f}" if known else "–"
@@ -133,7 +133,7 @@ def check_by(key: str, runs: list[Run]) -> None:
 
 
 def by_value(key: str, groups: Groups) -> dict[str, Groups]:
-    """The groups of each value, numbers in order; a method without that setting has it unset."""
+    """Return the groups of each value, numbers in order; the value is unset for methods without the setting."""
     found: dict[str, Groups] = defaultdict(lambda: defaultdict(list))
     places = {}
     for name, runs in groups.items():
@@ -146,13 +146,13 @@ def by_value(key: str, groups: Groups) -> dict[str, Groups]:
 
 
 def parts_text(key: str, run: Run) -> str:
-    """Return what was chosen with a setting's value: `, lr=0.01` of a server's optimizer."""
+    """Return settings chosen together with a setting's value, such as `, lr=0.01` of a server's optimizer."""
     chosen = chosen_parts(run.config, key)
     return "".join(f", {part.rpartition('.')[2]}={setting_text(value)}" for part, value in chosen.items())
 
 
 def overview_by(key: str, groups: Groups) -> Grid:
-    """A line per method, a column per value."""
+    """Return a table with a line per method and a column per value."""
     columns = by_value(key, groups)
     names = sorted(by_result(groups), key=lambda name: -sum(name in here for here in columns.values()))  # fullest first
     texts = [[spread(results(here.get(name, []))) for here in columns.values()] for name in names]
@@ -166,7 +166,7 @@ def results(runs: list[Run]) -> list[float]:
 
 
 def words_by(key: str, groups: Groups, against: str = "") -> list[str]:
-    """The sentences of `words_on` for each value."""
+    """Return the sentences of `words_on` for each value."""
     said = [
         f"{key} = {value}: {text}"
         for value, here in by_value(key, groups).items()
@@ -184,7 +184,7 @@ def words_by(key: str, groups: Groups, against: str = "") -> list[str]:
 
 
 def best_cell(key: str, groups: Groups, is_apart: bool) -> list[str]:
-    """Return a line on the best cell of a sweep, with its settings as words for the final run."""
+    """Return a line on the best cell of a sweep, with its settings as options for the final run."""
     cells = [(name, here[name]) for here in by_value(key, groups).values() for name in rivals(here)]
     if len(cells) < 2:
         return []

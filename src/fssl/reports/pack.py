@@ -1,4 +1,4 @@
-"""`fssl pack`: the records of runs in a small form, for publishing."""
+"""`fssl pack`: compress the records of runs for publishing."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from .runs import NO_ROUND, no_runs, run_folders
 
 
 def pack_runs(paths: Sequence[Path], undo: bool = False) -> Iterator[str]:
-    """Pack the record of every run at or below some folders, or unpack it; yield a line on each."""
+    """Pack or unpack the record of every run at or below some folders; yield a line on each."""
     folders = [RunFolder(path) for path in run_folders(paths)]
     if not folders:
         raise no_runs(paths, "")

@@ -1,4 +1,4 @@
-"""Run folders as a report sees them: read without failing on a damaged line, and their numbers averaged."""
+"""Read run folders for reports, skipping damaged lines, and average their numbers."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,20 +22,20 @@ from ..records.store import INSIDE_A_RUN, RunFolder
 from ..system.workers import forked, map_pieces
 
 Numbers = NDArray[np.float64]
-LARGEST = 1e15  # of a number; one beyond is damage
+LARGEST = 1e15  # numbers beyond this count as damage
 NO_ROUND = "no finished round"
 UNREAD = "no line of rounds.jsonl can be read"
-GAP = 10  # rounds that may be missing without a trace
-MANY_FOLDERS = 40  # runs from which a second process pays for its start
+GAP = 10  # most rounds that may be missing between two lines
+MANY_FOLDERS = 40  # runs from which a second process saves time
 SHOWN = 5  # damaged lines, or runs, that a remark lists
 Read = Callable[[Line], float | None]
 ClassCounts = list[list[int]]
 
 
 class Extras:
-    """The other files of a run folder as they were when they were read.
+    """The other files of a run folder, as they were when they were read.
 
-    `damaged` names those that are there and cannot be read.
+    `damaged` names files that exist and cannot be read.
     """
 
     def __init__(self, folder: RunFolder, last: Sequence[int]) -> None:
@@ -44,19 +44,20 @@ class Extras:
 
     @cached_property
     def sessions(self) -> list[dict[str, Any]]:
-        """What env.json says of each start of the run."""
+        """Return the entry of each start of the run in env.json."""
         return self.folder.sessions()
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The results when the run was last finished; empty otherwise."""
+        """Return the results of the run's last end; empty if it never finished."""
         return self.folder.summary()
 
     @cached_property
     def partition(self) -> dict[str, Any] | None:
-        """Client x class counts, the server's as one row, and names of sites if there are some.
+        """Return client x class counts, the server's as one row, and the sites' names if they have any.
 
-        None without a whole file; a table is None where this computer cannot know it, or the server has no labels.
+        Return None without a complete file. A table is None if this computer cannot know it, or the server has no
+        labels.
         """
         facts = self.folder.partition()
         rows = {"labeled": facts.get("labeled", ""), "unlabeled": facts.get("unlabeled", "")}
@@ -70,13 +71,13 @@ class Extras:
 
     @cached_property
     def models(self) -> dict[str, Any]:
-        """What measures.json says of each final model, by its name."""
+        """Return the entry of each final model in measures.json, by its name."""
         found: dict[str, Any] = self.folder.measures().get("models", {})
         return found
 
     @cached_property
     def confusions(self) -> dict[str, dict[str, Any]]:
-        """The confusion matrix of each final model, and the round that it is of."""
+        """Return the confusion matrix of each final model, with its round."""
         tables = {name: table_of_counts(facts.get("test", {}).get("confusion")) for name, facts in self.models.items()}
         return {
             name: {"round": self.models[name].get("round"), "confusion": table}
@@ -86,9 +87,9 @@ class Extras:
 
     @cached_property
     def by_class(self) -> tuple[Numbers, Numbers, int]:
-        """Pseudo-labels used and correct, by the class they name, in the last rounds; then how many files are damaged.
+        """Return the used and the correct pseudo-labels of the last rounds by class, and the number of damaged files.
 
-        None are correct if truth is not known.
+        The correct ones are 0 if the true classes are unknown.
         """
         labels, correct, damaged = np.zeros(0), np.zeros(0), 0
         for round in self._last:
@@ -102,7 +103,7 @@ class Extras:
 
     @property
     def damage(self) -> list[str]:
-        """A remark on each file that is missing or cannot be read."""
+        """Return a remark on each file that is missing or cannot be read."""
         folder, lost = self.folder, self.by_class[-1]
         remarks = {
             "env.json is missing or damaged: hardware unknown": not self.sessions,
@@ -117,7 +118,7 @@ class Extras:
 
 
 def table_of_counts(rows: Any) -> ClassCounts | None:
-    """Rows of equal length with whole numbers, else nothing."""
+    """Return rows of whole numbers if they have equal length, else None."""
     try:
         table = np.array(rows)
     except ValueError:
@@ -128,30 +129,30 @@ def table_of_counts(rows: Any) -> ClassCounts | None:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run folder as it was when it was read; two of them are equal if they are one."""
+    """A run folder as it was when it was read; compared by identity."""
 
     path: Path
     config: Config
     lines: list[Line]
-    damaged: list[int]  # numbers of the lines of rounds.jsonl that could not be read
-    has_edits: bool  # whether such a line is complete but for its check, so that it may have been edited
-    remark: str  # of an edited record that was accepted
+    damaged: list[int]  # line numbers of rounds.jsonl that could not be read
+    has_edits: bool  # whether a damaged line is complete except for its check, so that it may have been edited
+    remark: str  # on an edited record that was accepted
     extras: Extras
-    measure: str  # of the test, that it is judged by
+    measure: str  # the test measure that judges the run
 
     @property
     def sessions(self) -> Sequence[Mapping[str, Any]]:
-        """What env.json says of each start."""
+        """Return the entry of each start in env.json."""
         return self.extras.sessions
 
     @property
     def commits(self) -> list[str]:
-        """Commits, or versions of fssl, that the run was trained with, in order; a resumed run may have several."""
+        """Return the commits or versions that the run was trained with, in order; a resumed run may have several."""
         return list(dict.fromkeys(map(source_of, self.sessions))) or [UNKNOWN_COMMIT]
 
     @property
     def curve(self) -> list[float]:
-        """The headline measure by round."""
+        """Return the headline measure by round."""
         return [number for line in self.lines if (number := value(line, self.measure)) is not None]
 
     @property
@@ -160,7 +161,7 @@ class Run:
 
     @property
     def averaged(self) -> int:
-        """How many rounds the result is the mean of; a damaged line is none."""
+        """Return how many rounds the result averages; a damaged line does not count."""
         return len(self._averaged)
 
     @property
@@ -173,12 +174,12 @@ class Run:
 
     @property
     def reached(self) -> int:
-        """How far it has come: one that has stopped early is at its end."""
+        """Return the last round, or the planned number of rounds if the run stopped early."""
         return self.config.rounds if has_stopped(self.extras.summary, self.config) else self.last_round
 
     @property
     def is_finished(self) -> bool:
-        """Whether it is at its end."""
+        """Return whether the run is complete."""
         return self.reached >= self.config.rounds
 
     @property
@@ -187,7 +188,7 @@ class Run:
         return is_over(self.extras.summary, self.config)
 
     def by(self, measure: str) -> "Run":
-        """The same run, judged by a measure."""
+        """Return the same run, judged by a measure."""
         return self if measure == self.measure else replace(self, measure=measure)
 
 
@@ -199,7 +200,7 @@ def source_of(session: Mapping[str, Any]) -> str:
 
 
 class Series(NamedTuple):
-    """A quantity by round: the rounds that all runs have, and [runs, rounds]."""
+    """A quantity by round: the rounds that all runs have, and its values [runs, rounds]."""
 
     rounds: list[int]
     values: Numbers
@@ -207,16 +208,16 @@ class Series(NamedTuple):
 
 class FoundRuns(NamedTuple):
     runs: list[Run]
-    unreadable: dict[Path, str]  # folders with a record that cannot be used, and why
+    unreadable: dict[Path, str]  # folders with an unusable record, and the reason
 
     def judged(self, measure: str) -> "FoundRuns":
-        """The same runs by one measure; those whose record lacks it are left out."""
+        """Return the same runs judged by one measure; leave out runs whose record lacks it."""
         runs = [run.by(measure) for run in self.runs]
         lacking = {run.path: without(measure) for run in runs if not run.curve}
         return FoundRuns([run for run in runs if run.path not in lacking], {**self.unreadable, **lacking})
 
     def by_measure(self, wanted: str = "") -> "FoundRuns":
-        """The same by the measure that is asked for, or that all name; refused if no record has it."""
+        """Return the runs judged by the wanted measure, or by the one all name; raise UserError if no record has it."""
         measure = choose_measure((run.config for run in self.runs), wanted)
         judged = self.judged(measure)
         if not judged.runs:
@@ -225,19 +226,19 @@ class FoundRuns(NamedTuple):
 
     @property
     def left_out(self) -> list[str]:
-        """A line for each folder whose record cannot be used."""
+        """Return a line for each folder with an unusable record."""
         return [f"left out: {path}: {why}" for path, why in self.unreadable.items()]
 
     @property
     def remarks(self) -> list[str]:
-        """What of the records is not in a result, for the terminal."""
+        """Return remarks on records that the results omit, for the terminal."""
         said = self.left_out
         said += [f"{run.path}: {accepted_text(run.remark)}" for run in self.runs if run.remark]
         return said + [text for run in self.runs for text in damage_texts(RunFolder(run.path).record, run)]
 
 
 def choose_measure(configs: Iterable[Config], wanted: str = "") -> str:
-    """The measure that runs are judged by: the one that is asked for, or that all of them name; else accuracy."""
+    """Return the measure that judges the runs: the wanted one, or the one that all of them name; else accuracy."""
     if wanted and wanted not in get_args(Headline):
         raise unknown("--measure", wanted, get_args(Headline))
     named = {config.records.metrics for config in configs}
@@ -249,9 +250,9 @@ def without(measure: str) -> str:
 
 
 def read_run(folder: RunFolder) -> Run | None:
-    """The run in a folder with settings; None where not one line of a round can be read.
+    """Return the run in a folder with settings; None if no line of a round can be read.
 
-    An edited record is refused until it is accepted.
+    Reject an edited record until it is accepted.
     """
     config = with_defaults(folder.config())
     chain = folder.chain()
@@ -278,11 +279,9 @@ def accepted_text(remark: str) -> str:
 
 
 def whole_lines(chain: Chain, texts: Iterable[bytes]) -> tuple[list[Line], list[int]]:
-    """The lines that can be read, and the numbers of the damaged ones.
-
-    A resumed run must stop at the first damaged line; a reader need not. A damaged line costs a round, or two
-    where a line's end was lost: a number that jumps much farther is damaged itself, and would hide all that follow.
-    """
+    """Return the readable lines, and the line numbers of the damaged ones."""
+    # A resumed run must stop at the first damaged line; a reader need not. A damaged line costs a round, or two if its
+    # end was lost. A round number that jumps much farther is damaged too, and would hide all later lines.
     lines: list[Line] = []
     damaged: list[int] = []
     after = 0
@@ -298,7 +297,7 @@ def whole_lines(chain: Chain, texts: Iterable[bytes]) -> tuple[list[Line], list[
 
 
 def damage_texts(file: Path | str, run: Run) -> list[str]:
-    """`rounds.jsonl: lines 3, 8 are damaged or half-written, and skipped`; nothing of a whole record."""
+    """Return `rounds.jsonl: lines 3, 8 are damaged or half-written, and skipped`; nothing for a complete record."""
     numbers = [*map(str, run.damaged)]
     which = f"line {numbers[0]} is" if len(numbers) == 1 else f"lines {shortened(numbers, SHOWN)} are"
     said = f"{file}: {which} damaged or half-written, and skipped"
@@ -306,19 +305,19 @@ def damage_texts(file: Path | str, run: Run) -> list[str]:
 
 
 def is_number(value: object) -> bool:
-    """Whether sums of such values stay finite: no text, no nan, and nothing that only damage can write."""
+    """Return whether a value is a finite number of plausible size, so that sums stay finite."""
     return isinstance(value, int | float) and -LARGEST < value < LARGEST
 
 
 def value(line: object, *keys: str) -> float | None:
-    """A number of a line, or of a table in it; None where there is none, be it null, missing or damaged."""
+    """Return a number of a line, or of a table in it; None if it is null, missing or damaged."""
     for key in keys:
         line = line.get(key) if isinstance(line, dict) else None
     return float(line) if is_number(line) else None  # type: ignore[arg-type]  # just checked
 
 
 def run_folders(paths: Iterable[Path]) -> Iterator[Path]:
-    """Every folder of a run at or below the given ones, each once, also of one that failed before its first record."""
+    """Yield every run folder at or below the given ones once, including runs that failed before their first record."""
     seen = set()
     for path in paths:
         if not path.exists():
@@ -338,15 +337,16 @@ def as_read(run: Run) -> Run:
 
 
 class Reader:
-    """Reads run folders, and each again only when one of its files has changed."""
+    """Reads run folders, and rereads a folder only if one of its files has changed."""
 
     def __init__(self, prepare: Callable[[Run], Run] = as_read, processes: int = 1) -> None:
-        """Runs are passed through `prepare`, in as many processes if they are many: JSON takes most of the time."""
+        """Pass runs through `prepare`, in this many processes if there are many runs."""
+        # Parsing JSON takes most of the time.
         self._read, self._processes = partial(read_folder, prepare=prepare), processes
-        self._known: dict[Path, tuple[object, Run | str]] = {}  # by folder: its files, and what was read
+        self._known: dict[Path, tuple[object, Run | str]] = {}  # by folder: its files, and the run or error
 
     def read(self, paths: Iterable[Path]) -> FoundRuns:
-        """Every run with at least one round below the given folders; what cannot be read costs itself only."""
+        """Return every run with at least one round below the given folders, skipping unreadable ones."""
         now = {folder: signature(folder) for folder in run_folders(paths)}
         new = [folder for folder in now if folder not in self._known or self._known[folder][0] != now[folder]]
         with forked(self._processes if len(new) >= MANY_FOLDERS else 1) as pool:
@@ -360,7 +360,7 @@ class Reader:
 
 
 def read_folder(path: Path, prepare: Callable[[Run], Run]) -> Run | str:
-    """The run in a folder, or why its record cannot be used."""
+    """Return the run in a folder, or the reason why its record is unusable."""
     folder = RunFolder(path)
     if not folder.config_file.is_file():
         return "no config.toml"
@@ -374,7 +374,7 @@ def read_folder(path: Path, prepare: Callable[[Run], Run]) -> Run | str:
 
 
 def signature(path: Path) -> list[tuple[int, int, int] | None]:
-    """A value that changes whenever a file of a run does that readers look at."""
+    """Return a value that changes whenever a file of the run that readers use changes."""
     of = RunFolder(path)
     files = of.config_file, of.env_file, of.partition_file, of.record, of.summary_file, of.measures_file
     return [state_of(file) for file in (*files, path / ACCEPTED)]
@@ -389,9 +389,9 @@ def state_of(file: Path) -> tuple[int, int, int] | None:
 
 
 def find_runs(paths: Iterable[Path], prepare: Callable[[Run], Run] = as_read, processes: int = 1) -> FoundRuns:
-    """Every run below the given folders, and why others are left out; refused if there is none.
+    """Return every run below the given folders, and why others are left out; raise UserError if there is none.
 
-    A record that was edited since it was written is left out until it is accepted.
+    A record that was edited after it was written is left out until it is accepted.
     """
     paths = list(paths)
     found = Reader(prepare, processes).read(paths)
@@ -405,10 +405,8 @@ def no_runs(paths: Iterable[Path], why: str) -> UserError:
 
 
 def privacy_text(run: Run) -> str:
-    """What a finished run with noise spent of one client's privacy; empty if nothing is known of it.
-
-    A resumed run keeps its earlier summary, which lacks what it has spent since.
-    """
+    """Return the privacy loss of one client in a finished run with noise; empty if it is unknown."""
+    # A resumed run keeps its earlier summary, which lacks the loss of later rounds.
     spent = run.extras.summary.get("privacy") if run.has_end else None
     if not isinstance(spent, dict) or not all(is_number(spent.get(key)) for key in ("hidden", "known", "delta")):
         return ""
@@ -417,17 +415,17 @@ def privacy_text(run: Run) -> str:
 
 
 def commits_of(runs: Iterable[Run]) -> list[str]:
-    """Every commit that made one of these runs, in order."""
+    """Return every commit that trained one of these runs, in order."""
     return list(dict.fromkeys(commit for run in runs for commit in run.commits))
 
 
 def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and sample standard deviation; no spread from a single run."""
+    """Return mean and sample standard deviation; None instead of a deviation for a single run."""
     return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
 def spread(values: list[float], digits: int = 2) -> str:
-    """Mean ± standard deviation; a dash where there is nothing."""
+    """Return mean ± standard deviation as text; a dash without values."""
     if not values:
         return "–"
     mean, std = mean_std(values)
@@ -435,36 +433,36 @@ def spread(values: list[float], digits: int = 2) -> str:
 
 
 def number(*keys: str) -> Read:
-    """Reads a number of a line."""
+    """Return a function that reads a number of a line."""
     return lambda line: value(line, *keys)
 
 
 def percent(key: str) -> Read:
-    """Reads a share of a line, in percent."""
+    """Return a function that reads a share of a line, in percent."""
     return lambda line: None if (share := value(line, key)) is None else 100 * share
 
 
 def by_round(run: Run, read: Read) -> dict[int, float]:
-    """A quantity by round, where it was counted."""
+    """Return a quantity by round, for rounds that recorded it."""
     numbers = ((line["round"], read(line)) for line in run.lines)
     return {round: number for round, number in numbers if number is not None}
 
 
 def joined(curves: Iterable[Mapping[int, float]]) -> Series:
-    """Curves over the rounds that all of them have."""
+    """Return the curves over the rounds that all of them have."""
     given = list(curves)
     rounds = sorted(set.intersection(*(set(curve) for curve in given))) if given else []
     return Series(rounds, np.array([[curve[r] for r in rounds] for curve in given]).reshape(len(given), len(rounds)))
 
 
 def late(run: Run, read: Read) -> float | None:
-    """The mean of a quantity over the last rounds, as far as they have it."""
+    """Return the mean of a quantity over those of the last rounds that recorded it."""
     values = late_values(run.lines, read)
     return float(np.mean(values)) if values else None
 
 
 def late_values(lines: Sequence[Line], read: Read) -> list[float]:
-    """A quantity in the last rounds of a record, where it was counted."""
+    """Return a quantity in those of the last rounds that recorded it."""
     return [value for line in of_last(lines) if (value := read(line)) is not None]
 
 
@@ -474,6 +472,6 @@ def own_metrics(runs: Iterable[Run]) -> list[str]:
 
 
 def label_quality(runs: list[Run], key: str) -> str:
-    """Mean and spread over runs of a quantity's last rounds, where they have it."""
+    """Return mean and spread over runs of a share in the last rounds, for runs that recorded it."""
     known = [mean for run in runs if (mean := late(run, percent(key))) is not None]
     return spread(known, 1)

@@ -41,12 +41,12 @@ SHARES = {
     "lam_sure": "weight of the local vote",
 }
 SHIPPED = {"plain": "the plain model", "ema": "the smoothed model"}
-CLIENTS = 12  # with test images of their own that are listed
+CLIENTS = 12  # with local test images, at most this many are listed
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: list[float], width: int = 60) -> str:
-    """A curve in one line of text."""
+    """Return a curve as one line of text."""
     step = max(1, -(-len(values) // width))
     points = [float(np.mean(values[i : i + step])) for i in range(0, len(values), step)]
     low, high = min(points), max(points)
@@ -83,17 +83,17 @@ def print_run(console: Console, path: Path) -> None:
 
 
 def near_runs(path: Path) -> list[str]:
-    """The runs that may be meant: one that the path leads into, else those that are called like it, if they are few."""
+    """Return likely intended runs: one that contains the path, else a few with similar names."""
     if above := next((folder for folder in path.parents if RunFolder(folder).is_of_a_run), None):
         return [str(above)]
     place = next(folder for folder in (path, *path.parents) if folder.is_dir())
-    if place in (Path(), Path(path.anchor)):  # too much to look through
+    if place in (Path(), Path(path.anchor)):  # too many folders to search
         return []
     return nearest(str(path), [str(folder) for folder in run_folders([place]) if folder != path])
 
 
 def unfinished(folder: RunFolder, run: Run) -> str:
-    """What there is of a run without the summary of its end, and what can be done about it."""
+    """Return the progress of a run without a final summary, and how to continue it."""
     rounds, summary = f"{len(run.lines)} of {run.config.rounds} rounds", folder.summary_file
     said = f"unfinished: {rounds}"
     if summary.is_file() and not run.extras.summary:
@@ -106,12 +106,12 @@ def unfinished(folder: RunFolder, run: Run) -> str:
 
 
 def way_on(why: str | None) -> str:
-    """Say what `--resume` would do with a run, given the reason to reject it."""
+    """Return the effect of `--resume` on a run, given the reason to reject it."""
     return f"it cannot be resumed: {why}" if why else "continue with --resume"
 
 
 def run_facts(run: Run) -> Iterator[tuple[str, str]]:
-    """Names and values of a run's facts, one per line."""
+    """Yield names and values of a run's facts."""
     last, rounds = run.lines[-1], several(run.averaged, "round")
     of_last = f"mean of the last {rounds}"
     curve = by_round(run, number(run.measure))
@@ -144,7 +144,7 @@ def run_facts(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def end_facts(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the facts of a finished run; none of a resumed one, whose files are those of an earlier end."""
+    """Yield the facts of a finished run; none for a resumed one, whose files are from an earlier end."""
     if not run.has_end:
         return
     yield from choice_facts(run.extras)
@@ -156,7 +156,7 @@ def end_facts(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def choice_facts(extras: Extras) -> Iterator[tuple[str, str]]:
-    """The round that the validation part chose, the test of its model, and why the run stopped there."""
+    """Yield the round that validation chose, its model's test result, and why the run stopped."""
     summary, best = extras.summary, extras.models.get(BEST, {})
     if isinstance(chosen := summary.get("chosen"), dict):
         where, title = {"test": "tuning half"}.get(chosen["by"], f"{chosen['by']} part"), MEASURES[chosen["measure"]]
@@ -168,7 +168,7 @@ def choice_facts(extras: Extras) -> Iterator[tuple[str, str]]:
 
 
 def client_facts(extras: Extras, measure: str) -> Iterator[tuple[str, str]]:
-    """The final model on the test images of each client that has its own."""
+    """Yield the final model's result on each client's test images, for clients that have some."""
     clients = extras.models.get("plain", {}).get("clients", {})
     for client, facts in [*clients.items()][:CLIENTS]:
         if (tested := value(facts, measure)) is not None:
