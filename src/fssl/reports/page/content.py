@@ -1,4 +1,4 @@
-"""Everything the page shows, as plain data: numbers are worked out here, the page only draws them."""
+"""The page's contents as plain data: this module computes all numbers, and the page only draws them."""
 
 import math
 import shlex
@@ -46,7 +46,7 @@ from ..runs import (
 from ..verdicts import by_result, gains, last_rounds, mean_result, not_compared, rivals, smoothed_results, verdict
 
 Json = dict[str, Any]
-DIGITS_SHOWN = 3  # significant digits of a standard deviation where one points at a curve
+DIGITS_SHOWN = 3  # significant digits of a standard deviation in a curve's tooltip
 TESTED = (*ALL_MEASURES, "ema_accuracy")  # recorded in percent; all other shares are not
 MACHINE = ("device", "processor", "threads", "python", "cuda", "revision")
 MACHINE_PACKAGES = ("fssl", "torch", "numpy")
@@ -64,7 +64,7 @@ class Quantity(NamedTuple):
 
     @property
     def place(self) -> tuple[str, ...]:
-        """Where a line of a record has it."""
+        """Return the keys that lead to the quantity in a line of a record."""
         return ("timing", "seconds") if self.key == "seconds" else tuple(self.key.split(".", 1))
 
     @property
@@ -106,14 +106,14 @@ LINE_KEYS = ("round", "timing", "metrics", *(quantity.key for quantity in QUANTI
 
 
 class News(NamedTuple):
-    """What a page does not have yet."""
+    """The runs and lines that a page does not have yet."""
 
     runs: Container[Path]
     lines: Container[Path]  # of the table, by their first run
 
 
 def content(found: FoundRuns, title: str, news: News | None = None) -> Json:
-    """The page's data: all of it, or of the runs and of the curves of lines only what is new."""
+    """Return the page's data; with `news`, only its runs and the curves of its lines."""
     shown = distinct(found.runs)
     repeats = {run.path for run in found.runs} - {run.path for run in shown}
     measure = shown[0].measure if shown else "accuracy"
@@ -145,7 +145,7 @@ def content(found: FoundRuns, title: str, news: News | None = None) -> Json:
 
 
 def notes(run: Run) -> list[str]:
-    """What of a run's files the page does not show, or not as it was written, and what it spent of privacy."""
+    """Return remarks on damaged and edited files of a run, and on its privacy loss."""
     private = privacy_text(run)
     return [
         *damage_texts("rounds.jsonl", run),
@@ -156,7 +156,7 @@ def notes(run: Run) -> list[str]:
 
 
 def headline_facts(runs: Sequence[Run]) -> Json:
-    """The numbers at the top of the page."""
+    """Return the numbers at the top of the page."""
     return {
         "runs": len(runs),
         "finished": sum(r.has_end for r in runs),
@@ -168,7 +168,7 @@ def headline_facts(runs: Sequence[Run]) -> Json:
 
 
 def run_data(run: Run) -> Json:
-    """One run: its place and its state."""
+    """Return the data of one run: its progress, result and state."""
     return {
         "seed": run.config.seed,
         "rounds": run.last_round,
@@ -181,11 +181,11 @@ def run_data(run: Run) -> Json:
     }
 
 
-# Settings that can be compared: the same task, other methods.
+# Comparable settings: the same task with different methods.
 
 
 def task_list(runs: Sequence[Run]) -> list[Json]:
-    """Tasks with something to compare first, each with its methods ranked and a verdict."""
+    """Return all tasks, each with ranked methods and a verdict; those with several groups come first."""
     out = [task_data(task) for task in group_by_task(runs)]
     return sorted(out, key=lambda task: (len(task["groups"]) < 2, task["dataset"], task["alpha"] or 0, task["title"]))
 
@@ -213,20 +213,20 @@ def task_data(task: TaskRuns) -> Json:
 
 
 def label(name: str, members: Sequence[Run]) -> str:
-    """A group's name with the method as people write it."""
+    """Return a group's name with its method's label."""
     method = method_of(members[0])
     return method_label(method) + name.removeprefix(method) if shown_name(members) == method else name
 
 
 def rank_places(results: Mapping[str, float]) -> dict[str, int]:
-    """1 for the best number as it is shown, and so on: equal ones share a place, and one alone has none."""
+    """Return ranks from 1 by the results as shown; equal ones share a rank, and a single one has none."""
     shown = {name: round(result, 2) for name, result in results.items()}
     order = sorted(set(shown.values()), reverse=True)
     return {name: order.index(number) + 1 for name, number in shown.items()} if len(shown) > 1 else {}
 
 
 def words(groups: Mapping[str, Sequence[Run]], ranked: Sequence[str]) -> list[str]:
-    """Sentences on the results: the leader and its margin, SAGE's place if it is not ahead, missing runs."""
+    """Return sentences on the results: the leader and its margin, SAGE's rank if it does not lead, missing runs."""
     seeds = sorted({r.config.seed for runs in groups.values() for r in runs})
     said = [verdict(groups)]
     ours = [name for name in ranked if groups[name][0].config.method.name == "sage"]
@@ -247,7 +247,7 @@ def words(groups: Mapping[str, Sequence[Run]], ranked: Sequence[str]) -> list[st
 
 
 def group_data(name: str, runs: list[Run]) -> Json:
-    """A line of the table: means and spread over its seeds."""
+    """Return a line of the table: means and spread over its seeds."""
     runs = sorted(runs, key=lambda run: run.config.seed)
     labels, correct = by_class(runs)
     return {
@@ -270,13 +270,13 @@ def group_data(name: str, runs: list[Run]) -> Json:
 
 
 def mean_and_deviation(values: Sequence[float | None]) -> Sequence[float | None]:
-    """Mean and sample standard deviation over runs that have a value."""
+    """Return mean and sample standard deviation over runs that have a value."""
     known = [v for v in values if v is not None]
     return mean_std(known) if known else (None, None)
 
 
 def by_class(runs: Sequence[Run]) -> tuple[Numbers, Numbers]:
-    """Pseudo-labels and correct ones by class, over the last rounds of all seeds."""
+    """Return the used and the correct pseudo-labels by class, over the last rounds of all seeds."""
     known = [run.extras.by_class for run in runs if len(run.extras.by_class[0])]
     if not known:
         return np.zeros(0), np.zeros(0)
@@ -288,26 +288,26 @@ def middle(values: Numbers) -> float | None:
 
 
 def command(runs: Sequence[Run]) -> str:
-    """The command that repeats the line with all its seeds: a run folder's settings are complete."""
+    """Return the command that repeats the line with all its seeds; a run folder's settings are complete."""
     first = runs[0]
     words = ["fssl", "run", str(first.extras.folder.config_file)]
     seeds = sorted({run.config.seed for run in runs})
     words += ["--set", f"grid.seed={seeds}".replace(" ", "")] if len(seeds) > 1 else []
-    mark = crc32(group_key(first).encode())  # lines of one method must not meet in one folder
+    mark = crc32(group_key(first).encode())  # lines of one method need separate folders
     return shlex.join([*words, "--out", f"again/{method_of(first)}-{mark:08x}"])
 
 
 def recorded_commands(runs: Sequence[Run]) -> list[str]:
-    """The commands that made these runs, as their folders have them."""
+    """Return the commands that started these runs, as recorded in their folders."""
     said = [text for run in runs for session in run.sessions if isinstance(text := session.get("command"), str)]
     return [f"fssl {text}" for text in dict.fromkeys(said)]
 
 
-# Where it ran.
+# Hardware.
 
 
 def hardware_table(runs: Sequence[Run]) -> list[Json]:
-    """Machines and versions, with the runs and the time each has spent on them."""
+    """Return machines and versions, each with its number of runs and its total time."""
     rows: dict[str, Json] = {}
     members: dict[str, set[Path]] = defaultdict(set)
     seconds: Counter[str] = Counter()
@@ -317,7 +317,7 @@ def hardware_table(runs: Sequence[Run]) -> list[Json]:
             key = repr(row)
             rows[key] = row
             members[key].add(run.path)
-            seconds[key] += spent  # type: ignore[assignment]  # a Counter of seconds adds up just as well
+            seconds[key] += spent  # type: ignore[assignment]  # a Counter can add seconds as well
     return [{**row, "runs": len(members[key]), "seconds": seconds[key]} for key, row in rows.items()]
 
 
@@ -329,7 +329,7 @@ def machine(session: Mapping[str, Any]) -> Json:
 
 
 def time_by_session(run: Run) -> list[float]:
-    """Seconds of the rounds between one start and the next."""
+    """Return the seconds of the rounds between one start and the next."""
     starts = [s["from_round"] if isinstance(s.get("from_round"), int) else 1 for s in run.sessions]
     rounds, seconds = np.arange(1, run.last_round + 1), np.nan_to_num(by_round(run, SECONDS))
     ends = [*starts, run.last_round + 1][1:]
@@ -340,13 +340,13 @@ def time_by_session(run: Run) -> list[float]:
 
 
 def for_page(run: Run) -> Run:
-    """A run with what the page needs: few keys of each line, as there may be very many, and other files read ahead."""
-    assert run.extras.damage is not None  # looks into all of them
+    """Return a run with only the keys of each line that the page needs, and with its other files read."""
+    assert run.extras.damage is not None  # reads all of them
     return replace(run, lines=[{key: line[key] for key in LINE_KEYS if key in line} for line in run.lines])
 
 
 def by_round(run: Run, quantity: Quantity) -> Numbers:
-    """A quantity at its round less one; nan where nothing was counted."""
+    """Return an array with a quantity at index round - 1; nan where it was not recorded."""
     values = np.full(run.last_round, np.nan)
     for line in run.lines:
         if (number := value(line, *quantity.place)) is not None:
@@ -361,14 +361,14 @@ def quantities_of(runs: Iterable[Run]) -> list[Quantity]:
 
 
 def curves_of(runs: Sequence[Run]) -> Json:
-    """Every quantity that a run of a line has, over its seeds, by round from 1 with gaps as null."""
+    """Return every quantity that a line's runs have, over its seeds, by round from 1; gaps are null."""
     quantities = quantities_of(runs)
     known = {q: [values for run in runs if not np.isnan(values := by_round(run, q)).all()] for q in quantities}
     return {q.key: over_seeds(series, q.digits) for q, series in known.items() if series}
 
 
 def over_seeds(series: Sequence[Numbers], digits: int) -> Json:
-    """Mean and sample standard deviation over the seeds that have a round, and how many have it."""
+    """Return mean and sample standard deviation over the seeds that have a round, and their number."""
     values = np.full((len(series), max(map(len, series))), np.nan)
     for row, each in zip(values, series, strict=True):
         row[: len(each)] = each
@@ -379,13 +379,13 @@ def over_seeds(series: Sequence[Numbers], digits: int) -> Json:
 
 
 def significant(values: Numbers) -> Numbers:
-    """Numbers from 0 as they are shown: more digits would only make the page larger."""
+    """Return numbers from 0 rounded to the digits shown, to keep the page small."""
     size = np.floor(np.log10(values, out=np.zeros(len(values)), where=values > 0))
     scale = 10.0 ** (DIGITS_SHOWN - 1 - size)
     return np.round(values * scale) / scale
 
 
 def plain(values: Numbers, digits: int) -> list[Any]:
-    """Numbers as JSON has them: rounded, and null for nan."""
+    """Return numbers for JSON: rounded, and null for nan."""
     rounded: list[float] = np.round(values, digits).tolist()
     return [None if math.isnan(value) else value for value in rounded] if np.isnan(values).any() else rounded

@@ -21,15 +21,15 @@ from .content import News, content, for_page
 from .write import page, page_title, plotly
 
 LOOPBACK = "127.0.0.1"
-FRESH = 1.0  # seconds within which several browsers share one look at the folders
-ASKING, ANSWERING = 10.0, 30.0  # seconds for a whole request and a whole answer: each holds a thread
+FRESH = 1.0  # seconds for which several browsers share one reading of the folders
+ASKING, ANSWERING = 10.0, 30.0  # seconds for a whole request and a whole answer, each of which occupies a thread
 
 
 class Watcher:
-    """Run folders looked at again and again; each is read again only when one of its files has changed."""
+    """Watches run folders, and rereads a folder only if one of its files has changed."""
 
     def __init__(self, paths: list[Path], measure: str = "") -> None:
-        choose_measure([], measure)  # refuses one that there is not
+        choose_measure([], measure)  # reject an unknown measure
         self.paths, self.title, self._wanted = paths, page_title(paths), measure
         self.version, self._looked = 0, float("-inf")
         self._reader, self._read, self._shown = Reader(for_page), FoundRuns([], {}), FoundRuns([], {})
@@ -38,7 +38,7 @@ class Watcher:
         self._lock = threading.Lock()
 
     def changes(self, since: int) -> dict[str, Any]:
-        """The data that is newer than the page's version; only the version number if there is none."""
+        """Return the data that is newer than the page's version; only the version number if there is none."""
         with self._lock:
             if time.monotonic() - self._looked > FRESH:
                 self._look()
@@ -48,7 +48,7 @@ class Watcher:
             return {"version": self.version, **content(self._shown, self.title, self._news(since))}
 
     def _news(self, since: int) -> News | None:
-        """What has changed after a version; None, for everything, if that is of another server."""
+        """Return what changed after a version; None, for everything, if the version is of another server."""
         if not 0 <= since < self.version:
             return None
         runs = {path for path, version in self._runs.items() if version > since}
@@ -66,7 +66,7 @@ class Watcher:
         self._date(changed)
 
     def _date(self, changed: set[Path]) -> None:
-        """Give this version to runs with news, and to lines of the table that hold one or lost one."""
+        """Set this version for changed runs, and for lines of the table that contain one or lost one."""
         lines = [[run.path for run in line] for line in repetitions(distinct(self._shown.runs)).values()]
         runs = [path for line in lines for path in line]
         self._runs = {p: self.version if p in changed else self._runs.get(p, self.version) for p in runs}
@@ -75,7 +75,7 @@ class Watcher:
 
 
 class Arriving(io.RawIOBase):
-    """What comes in on a connection, until a deadline: a timeout of the socket begins anew with every byte."""
+    """The input of a connection until a deadline; a socket's timeout would restart with every byte."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         self.connection, self.until = connection, time.monotonic() + seconds
@@ -103,7 +103,7 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(Arriving(self.connection, ASKING))
 
     def do_GET(self) -> None:
-        if self.headers.get("Host", "") not in self.server.names:  # a page elsewhere whose name leads here
+        if self.headers.get("Host", "") not in self.server.names:  # DNS rebinding: another page's name leads here
             return self._answer(403, "text/plain", b"this address answers to its own name only\n")
         path, _, query = self.path.partition("?")
         if path == "/":
@@ -115,7 +115,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(404, "text/plain", b"only the report is here: /\n")
 
     def _answer(self, code: int, kind: str, body: bytes, encoding: str | None = None) -> None:
-        self.connection.settimeout(ANSWERING)  # of all of it
+        self.connection.settimeout(ANSWERING)  # for the whole answer
         self.send_response(code)
         headers = {
             "Content-Type": kind,

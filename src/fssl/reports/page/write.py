@@ -1,4 +1,4 @@
-"""One HTML file with everything inside: the page's own files, the plotting library and the data."""
+"""One self-contained HTML file: the page's files, the plotting library and the data."""
 
 import base64
 import gzip
@@ -23,8 +23,8 @@ PAGE_FILES = Path(__file__).parent
 def write_page(paths: list[Path], out: Path, measure: str = "") -> dict[str, Any]:
     """Write the report of all runs below `paths`; return the data it shows."""
     check_file("out", out, ".html", ".htm")
-    plotly()  # before the work, if it is missing
-    choose_measure([], measure)  # refuses one that there is not
+    plotly()  # fail before the work if it is missing
+    choose_measure([], measure)  # reject an unknown measure
     data = content(find_runs(paths, for_page, cores()).by_measure(measure), page_title(paths))
     write_file(out, page(data["title"], data))
     return data
@@ -35,10 +35,10 @@ def page_title(paths: Iterable[Path]) -> str:
 
 
 def page(title: str, data: dict[str, Any] | None) -> str:
-    """The page with its data in it, or without any: then it asks the server it came from."""
+    """Return the page with its data; without data it requests them from its server."""
     script = (PAGE_FILES / "page.js").read_text("utf-8")
     return Template((PAGE_FILES / "index.html").read_text("utf-8")).substitute(
-        title=html.escape(title).encode("utf-8", "replace").decode(),  # a folder's name may be any bytes
+        title=html.escape(title).encode("utf-8", "replace").decode(),  # a folder's name may contain any bytes
         policy=html.escape(policy(script, is_live=data is None)),
         style=(PAGE_FILES / "page.css").read_text("utf-8"),
         script=script,
@@ -49,7 +49,7 @@ def page(title: str, data: dict[str, Any] | None) -> str:
 
 
 def policy(script: str, is_live: bool) -> str:
-    """Content security policy of the page: run these two scripts, connect to nothing (if live, to its server)."""
+    """Return the page's content security policy: only its two scripts, and no connections (if live, to its server)."""
     scripts = " ".join(f"'sha256-{digest(text)}'" for text in (script, plotly()))
     rules = {
         "default-src": "'none'",
@@ -68,17 +68,15 @@ def digest(text: str) -> str:
 
 
 def compress_text(text: str) -> str:
-    """Text as base64 of gzip: a third of the size, and nothing in it can end an HTML element."""
+    """Return text as base64 of gzip: a third of the size, and nothing in it can end an HTML element."""
     return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
 
 
 @cache
 def plotly() -> str:
-    """The plotting library's source.
-
-    Plotly is the well-kept library whose Python package ships the browser's part, so that nothing is downloaded and
-    pip keeps it current. It is large (4.8 MB), but 1.9 MB as packed here, and zoom, hover and export come with it.
-    """
+    """Return the plotting library's source."""
+    # Plotly's Python package contains the browser's part, so nothing is downloaded, and pip updates it. Its 4.8 MB are
+    # 1.9 MB when compressed, and include zoom, hover and export.
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
