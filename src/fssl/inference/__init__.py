@@ -1,1 +1,1 @@
-"""Trained models at work: loaded from a run folder, on images that they have not seen."""
+"""Inference: load trained models from run folders, and apply them to new images."""

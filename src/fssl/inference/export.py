@@ -1,4 +1,4 @@
-"""A run's model for other programs: ONNX, a program of torch, or plain weights; each with facts, each tried first."""
+"""Export a run's model as ONNX, a torch.export program or plain weights, each with facts and tested first."""
 
 import json
 import logging
@@ -28,8 +28,8 @@ from .trained import Trained, load_trained, told
 Answer = Callable[[NDArray[np.uint8]], NDArray[np.float32]]  # images to probabilities
 FACTS_KEY = "fssl"  # the key of the facts in a file's metadata
 INPUT, OUTPUT = "images", "probabilities"
-CLOSE = 1e-5  # how far an answer may be from that of `predict`
-TRIED = (1, 2, 7)  # images in the batches that a file is tried with
+CLOSE = 1e-5  # largest difference from the answers of `predict`
+TRIED = (1, 2, 7)  # images in the batches that test a file
 DECODE = (
     "the first frame or page; turned upright by EXIF; 16-bit grey to (value * 255 + 32767) // 65535, 16-bit color to"
     f" its upper 8 bits; transparency over {BACKDROP[:3]}; to RGB, without color profiles; for 1 channel then to luma"
@@ -39,7 +39,7 @@ RESIZE = "the whole image to a square, bicubic, antialiased; 8 bits (Pillow: Ima
 
 
 class Served(nn.Module):
-    """uint8 images [N, H, W, C] to probabilities: the normalization and the softmax are part of it."""
+    """A model from uint8 images [N, H, W, C] to probabilities, with normalization and softmax."""
 
     scale: Tensor
     shift: Tensor
@@ -56,14 +56,14 @@ class Served(nn.Module):
 
 
 class Made(NamedTuple):
-    """The content of a file, and what it answers when it is run."""
+    """The content of a file, and the function that runs it."""
 
     content: bytes
     answer: Answer
 
 
 class Exported(NamedTuple):
-    """The file, the largest difference of its answers from those of `predict`, and which model of the run it holds."""
+    """The file, the largest difference of its answers from those of `predict`, and the name of its model."""
 
     file: Path
     difference: float
@@ -100,7 +100,7 @@ def export_model(run: Path, to: str, out: Path | None = None, overwrite: bool = 
 
 
 def facts_of(model: Trained, to: str) -> dict[str, Any]:
-    """What a program must know to feed the file and to read its answers."""
+    """Return the facts that a program needs to prepare the file's input and read its output."""
     known, shape = model_facts(model.config, model.card), [model.card.size, model.card.size, model.card.channels]
     facts = {"fssl": __version__, "format": to, "round": model.round, **known, "decode": DECODE, "resize": RESIZE}
     if to == "safetensors":
@@ -117,9 +117,9 @@ def facts_of(model: Trained, to: str) -> dict[str, Any]:
 
 
 def to_safetensors(model: Trained, facts: str) -> Made:
-    """Tensors by the names that `load_state_dict` of the network takes."""
+    """Return a safetensors file with tensors named as `load_state_dict` of the network expects."""
     content = sealed(model.tensors(), json.loads(facts))
-    fresh = make_module(model.config, model.card)  # with other weights, so that one that is not in the file is noticed
+    fresh = make_module(model.config, model.card)  # with other weights, to notice a missing one
     fresh.load_state_dict(load_tensors(content), strict=False)
     fresh.eval().requires_grad_(False)
 
@@ -142,7 +142,7 @@ def to_pt2(model: Trained, facts: str) -> Made:
 
 def to_onnx(model: Trained, facts: str) -> Made:
     try:
-        import onnx  # noqa: F401  # torch asks for it late, and in many words
+        import onnx  # noqa: F401  # torch reports it late, with a long message
         import onnxruntime
         import onnxscript  # noqa: F401
     except ImportError as error:
@@ -177,7 +177,7 @@ def any_batch() -> Any:
 
 
 def example(model: Trained) -> Tensor:
-    """Two images: of one, torch would take the batch's size for a constant."""
+    """Return two example images; with one, torch would treat the batch size as a constant."""
     return torch.from_numpy(noise(model, 2))
 
 
@@ -187,19 +187,19 @@ def noise(model: Trained, number: int) -> NDArray[np.uint8]:
 
 
 def largest_difference(model: Trained, answer: Answer) -> float:
-    """Between the answers of a file and of the run's own model, for batches of several sizes."""
+    """Return the largest difference between the answers of a file and the run's model, for several batch sizes."""
     batches = [noise(model, number) for number in TRIED]
     return max(float(np.abs(answer(images) - model.probabilities(images)).max()) for images in batches)
 
 
 @contextmanager
 def exporting(model: Trained) -> Iterator[None]:
-    """Without torch's notes on its progress. A network that torch cannot export is a UserError."""
+    """Hide torch's progress messages; raise UserError for a network that torch cannot export."""
     with warnings.catch_warnings(action="ignore"):
         logging.disable(logging.WARNING)
         try:
             yield
-        except Exception as error:  # torch refuses in many ways
+        except Exception as error:  # torch raises errors of many types
             reason = described(error)[:300]
             raise UserError(f"network '{model.net.name}' cannot be exported: {reason}") from error
         finally:

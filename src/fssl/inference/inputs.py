@@ -1,4 +1,4 @@
-"""Images as a script has them, made into what a model looks at: files, their bytes, arrays or tensors."""
+"""Convert a script's images (files, their bytes, arrays or tensors) into a model's input."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -16,14 +16,14 @@ from ..data.folder.load import raise_problems, read_images
 from ..data.folder.pictures import PictureError, fit_pixels, read_picture
 from ..errors import UserError
 
-Encoded = str | Path | bytes  # a file or a folder, or what is in a file
+Encoded = str | Path | bytes  # a file or a folder, or a file's bytes
 Pixels = NDArray[Any] | Tensor
 Given = Encoded | Sequence[Encoded] | Pixels
 PLANES = (1, 3, 4)  # grey, color, color with transparency
 
 
 def as_given(images: Given, card: Card) -> tuple[list[str], NDArray[Any]]:
-    """Names, and pixels [N, H, W, C] of the model's size: uint8, or floats from 0 to 1 if they were given so."""
+    """Return names, and pixels [N, H, W, C] of the model's size: uint8, or floats from 0 to 1 for float input."""
     if isinstance(images, np.ndarray | Tensor):
         pixels = from_pixels(images, card)
         return [str(i) for i in range(len(pixels))], pixels
@@ -36,7 +36,7 @@ def as_given(images: Given, card: Card) -> tuple[list[str], NDArray[Any]]:
 
 
 def from_files(paths: Sequence[Path], card: Card) -> tuple[list[str], NDArray[np.uint8]]:
-    """Every image at or below some paths; what cannot be read is an error that names it."""
+    """Return every image at or below some paths; raise UserError that names an unreadable file."""
     listing = list_images(paths[0]) if len(paths) == 1 else listed_together(paths)
     batches = list(read_images(listing, card))
     raise_problems(listing, most=len(listing.problems))
@@ -44,7 +44,7 @@ def from_files(paths: Sequence[Path], card: Card) -> tuple[list[str], NDArray[np
 
 
 def listed_together(paths: Sequence[Path]) -> Listing:
-    """Several files and folders as one listing, each image by the path that leads to it."""
+    """Return several files and folders as one listing, each image named by its path."""
     found = [(path, list_images(path)) for path in paths]
     files = [
         file._replace(name=str(path / file.name if path.is_dir() else path))
@@ -66,7 +66,7 @@ def from_bytes(files: Sequence[bytes], card: Card) -> NDArray[np.uint8]:
 
 
 def from_pixels(images: Pixels, card: Card) -> NDArray[Any]:
-    """One image or a batch, with its channels first or last, or without."""
+    """Return the pixels of one image or a batch, with channels first, last or absent."""
     array = as_array(images) if isinstance(images, Tensor) else images
     batch, shape = channels_last(array, card.channels), (card.size, card.size, card.channels)
     if batch.dtype == np.uint8:
@@ -82,16 +82,17 @@ def from_pixels(images: Pixels, card: Card) -> NDArray[Any]:
 
 
 def as_array(images: Tensor) -> NDArray[Any]:
-    """A tensor as NumPy has it, which knows no bfloat16."""
+    """Return a tensor as a NumPy array; bfloat16, which NumPy lacks, is converted."""
     array: NDArray[Any] = (images.float() if images.is_floating_point() else images).detach().cpu().numpy()
     return array
 
 
 def channels_last(array: NDArray[Any], channels: int) -> NDArray[Any]:
-    """A batch [N, H, W, C] of what may be one image, have its channels first or, for a grey model, leave them out.
+    """Return a batch [N, H, W, C] of one or more images with channels first, last or, for a grey model, absent.
 
-    To a grey model [3, H, W] is three images, as it is to `fssl.dataset`: else the answer would depend on how many.
+    For a grey model [3, H, W] is three images, as for `fssl.dataset`.
     """
+    # Otherwise the shape's meaning would depend on the number of images.
     is_grey_batch = channels == 1 and array.ndim == 3 and array.shape[2] not in PLANES
     if array.ndim == 2 or is_grey_batch:
         array = array[..., None]
@@ -106,12 +107,12 @@ def channels_last(array: NDArray[Any], channels: int) -> NDArray[Any]:
 
 
 def check_floats(images: NDArray[Any]) -> None:
-    """Reject floats on another scale than 0 to 1, such as pixels up to 255 or normalized ones."""
+    """Reject floats outside 0 to 1, such as pixels up to 255 or normalized ones."""
     if len(images) and not (images.min() >= 0 and images.max() <= 1):
         raise UserError(f"floats are from {images.min():.3g} to {images.max():.3g}, expected 0 to 1")
 
 
 def as_pixels(images: NDArray[Any], device: torch.device) -> Tensor:
-    """On a device, in steps of which 255 are white."""
+    """Return images on a device as pixel values from 0 to 255."""
     pixels = torch.from_numpy(np.array(images)).to(device)
     return pixels if images.dtype == np.uint8 else pixels * 255

@@ -1,4 +1,4 @@
-"""Predictions of a run's model: a file with a line per image, and a table by class."""
+"""Write predictions of a run's model: a file with a line per image, and a table by class."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -27,11 +27,11 @@ from .quality import PAGE, QUALITY_FILES, in_words, write_measures
 from .trained import Predictions, Trained, best_device, class_above, load_trained, told, truth_of
 
 NamedImages = tuple[list[str], NDArray[np.uint8]]  # names and images
-BATCH = 1000  # test images between two looks at the progress
+BATCH = 1000  # test images between two updates of the progress
 
 
 class Output(NamedTuple):
-    """The file to write: whether it may replace another, and whether it has the probability of every class."""
+    """The file to write, whether it may overwrite another, and whether it has the probability of every class."""
 
     file: Path
     overwrite: bool = False
@@ -75,7 +75,7 @@ def predict(
 def check_measures(folder: Path, overwrite: bool) -> None:
     """Reject, before the work, a folder that cannot take measures, or has files of their names."""
     check_folder("measures", folder)
-    if RunFolder(folder).is_of_a_run:  # whose measures.json is another file
+    if RunFolder(folder).is_of_a_run:  # its measures.json is another file
         raise UserError(f"{folder}: is a run folder; expected another one, such as {folder / 'measures'}", "measures")
     for name in QUALITY_FILES:
         check_new("measures", folder / name, overwrite)
@@ -112,7 +112,7 @@ def of_test(model: Trained, data_dir: Path | None, progress: Progress) -> Predic
     if data_dir and model.card.is_embedded:
         raise UserError(f"data.dir = '{data_dir}': {model.card.name} needs no files; leave it out", "data.dir")
     dataset = load_dataset(replace(model.config, data=data), progress)
-    with_folder(model.config, dataset)  # refuses a folder whose files are others
+    with_folder(model.config, dataset)  # reject a folder whose files changed
     rows = rows_for_test(model.config, dataset)
     names, p = look_at(model, named(dataset, rows, progress))
     return Predictions(model.classes, names, p, dataset.test.labels[rows])
@@ -121,14 +121,14 @@ def of_test(model: Trained, data_dir: Path | None, progress: Progress) -> Predic
 def look_at(model: Trained, batches: Iterable[NamedImages]) -> tuple[list[str], NDArray[np.float32]]:
     looked = []
     for names, images in batches:
-        model = model.on(best_device())  # not before: processes that decode are forked, which a GPU in use forbids
+        model = model.on(best_device())  # only now: decoding forks processes, which a GPU in use forbids
         looked.append((names, model.probabilities(images)))
     nothing = np.zeros((0, len(model.classes)), np.float32)
     return [name for names, _ in looked for name in names], np.concatenate([nothing, *(p for _, p in looked)])
 
 
 def named(dataset: Dataset, rows: NDArray[np.int64], progress: Progress) -> Iterator[NamedImages]:
-    """Some test images by the names of their files, else by their numbers from 0, in the order of the dataset."""
+    """Yield test images in the dataset's order, named by their files or else numbered from 0."""
     names = dataset.test_names or range(len(dataset.test.labels))
     for first in range(0, len(rows), BATCH):
         batch = rows[first : first + BATCH]
@@ -164,7 +164,7 @@ def by_class(made: Predictions) -> Table:
 
 
 def by_truth(made: Predictions) -> Table:
-    """How many of each class are right, and which other class they are taken for most often."""
+    """Return a table with the number of correct images of each class, and its most frequent confusion."""
     assert made.truth is not None
     numbers = (Column(name, justify="right") for name in ("images", "right"))
     table = Table("class", *numbers, "most often taken for", **PLAIN)
@@ -178,9 +178,9 @@ def by_truth(made: Predictions) -> Table:
 
 
 def other_folders(names: list[str], classes: tuple[str, ...]) -> list[str]:
-    """Folders that are to blame where only some images have a class: the uppermost without any image of one.
+    """Return the uppermost folders without an image of a class, if only some images have one.
 
-    Plain folders of photographs, where no image has a class, are not to blame.
+    If no image has a class, as in plain folders of photographs, return none.
     """
     with_class = {PurePath(name) for name in names if class_above(name, classes)}
     good = {folder for path in with_class for folder in path.parents}

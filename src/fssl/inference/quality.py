@@ -1,4 +1,4 @@
-"""Measures of predictions with known truth, as files: numbers, tables, and a page with the confusion matrix."""
+"""Write measures of predictions with known truth: numbers, tables, and a page with the confusion matrix."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,22 +19,22 @@ QUALITY_FILES = (
     "classes.csv",
     "confusion.csv",
     "confusion.svg",
-)  # what a folder of measures holds
+)  # the files in a folder of measures
 RIGHT, WRONG = "#0072B2", "#D55E00"  # as on the report's page
-FEW_CLASSES = 25  # classes whose cells have room for a number
-BOARD = 720  # units of the drawing that the cells of all classes share
+FEW_CLASSES = 25  # most classes whose cells have room for a number
+BOARD = 720  # units of the drawing for the cells of all classes
 COLUMNS = ("images", "precision", "recall", "f1", "auroc")
 DOCUMENT = Path(__file__).with_suffix(".html")
 
 
 def in_words(answers: Answers) -> str:
-    """All measures but accuracy in one line."""
+    """Return all measures except accuracy in one line."""
     known = {title: getattr(answers, name) for name, title in MEASURES.items() if name != "accuracy"}
     return ", ".join(f"{title} {value:.2f} %" for title, value in known.items() if value is not None)
 
 
 def write_measures(folder: Path, answers: Answers, classes: Sequence[str], title: str) -> None:
-    """Write numbers, tables by class, the confusion matrix and its picture, and a page with all of it."""
+    """Write numbers, tables by class, the confusion matrix and its picture, and a page with all of them."""
     facts = answers.facts()
     numbers = {name: getattr(answers, name) for name in MEASURES}
     columns = facts["classes"]
@@ -68,7 +68,7 @@ def page(answers: Answers, classes: Sequence[str], title: str, rows: Iterable[di
 
 
 def quoted(text: str) -> str:
-    """Text for HTML and SVG, whatever a folder is called."""
+    """Return text escaped for HTML and SVG; a folder's name may contain any bytes."""
     return escape(printable(text)).encode("utf-8", "replace").decode()
 
 
@@ -82,7 +82,7 @@ def table(rows: Iterable[dict[str, Any]]) -> str:
 
 
 def matrix_picture(answers: Answers, classes: Sequence[str], alone: bool = False) -> str:
-    """The matrix as SVG; `alone` it is a file of its own, black on white."""
+    """Return the matrix as SVG; with `alone`, as a separate file in black on white."""
     step = BOARD / len(classes)
     names = [quoted(name if len(name) <= FEW_CLASSES else f"{name[: FEW_CLASSES - 1]}…") for name in classes]
     size = min(15.0, 0.8 * step)
@@ -96,7 +96,7 @@ def matrix_picture(answers: Answers, classes: Sequence[str], alone: bool = False
 
 
 def cells(answers: Answers, names: Sequence[str], margin: float, step: float) -> Iterator[str]:
-    """A square for each pair of classes that some image has, with its number where there is room."""
+    """Yield a square for each pair of classes that occurs, with its number where there is room."""
     gap = 1.5 if len(names) <= FEW_CLASSES else 0
     for i, (row, total) in enumerate(zip(answers.confusion.tolist(), answers.images.tolist(), strict=True)):
         for j, number in enumerate(row):
@@ -115,7 +115,7 @@ def cells(answers: Answers, names: Sequence[str], margin: float, step: float) ->
 
 def labels(names: Sequence[str], margin: float, step: float, size: float) -> Iterator[str]:
     """Yield class names to the left of the rows, and turned above the columns, and the titles of both."""
-    every = max(1, round(9 / step))  # of many classes, as many as can be read
+    every = max(1, round(9 / step))  # with many classes, only as many as are readable
     size, edge, middle = size if every == 1 else 9.0, margin - 8, margin + BOARD / 2
     for i, name in enumerate(names):
         if i % every == 0:
@@ -129,7 +129,7 @@ def labels(names: Sequence[str], margin: float, step: float, size: float) -> Ite
 def words(
     text: str, x: float, y: float, size: float, anchor: str = "middle", quiet: bool = False, turned: bool = False
 ) -> str:
-    """A text of the drawing, upright or turned to the left."""
+    """Return a text of the drawing, upright or turned to the left."""
     turn = f"translate({x:.1f} {y:.1f})" + (" rotate(-90)" if turned else "")
     look = f'text-anchor="{anchor}" dominant-baseline="central" font-size="{size:.1f}"'
     kind = ' class="quiet"' if quiet else ""

@@ -1,4 +1,4 @@
-"""A run's model, ready for new images: its final one, the best one, or that of the newest checkpoint."""
+"""A run's model for new images: the final one, the best one, or that of the newest checkpoint."""
 
 from pathlib import Path, PurePath
 from threading import Lock
@@ -29,13 +29,13 @@ from ..types import State, Weights, packed
 from .inputs import Given, as_given, as_pixels, check_floats
 
 Facts = dict[str, Any]
-LENT = Lock()  # a call lends its weights to the network's module: one thread of a server at a time
-CLASSES_SHOWN = 10  # classes in the line that a model is printed as
-WHICH = ("", BEST, "plain", "ema")  # the run's own model, or one of several
+LENT = Lock()  # a call lends its weights to the network's module, so only one thread of a server may call it
+CLASSES_SHOWN = 10  # classes in a model's one-line description
+WHICH = ("", BEST, "plain", "ema")  # the run's default model, or one of several
 
 
 class Predictions(NamedTuple):
-    """One entry per image; `truth` is there if it is known of all of them."""
+    """Predictions with one entry per image; `truth` is set if it is known for all images."""
 
     classes: tuple[str, ...]
     names: list[str]
@@ -48,7 +48,7 @@ class Predictions(NamedTuple):
 
     @property
     def labels(self) -> list[str]:
-        """The name of the likeliest class."""
+        """Return the name of the likeliest class of each image."""
         return [self.classes[c] for c in self.said]
 
     @property
@@ -57,22 +57,22 @@ class Predictions(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """A model with everything it needs to look at an image; fp32, whatever it was trained with."""
+    """A model with everything it needs to classify an image; in fp32, whatever its training used."""
 
     config: Config
     card: Card
     net: Net
     weights: Weights
-    normalize: Normalize  # that of the run's result
-    round: int  # that it was trained to
+    normalize: Normalize  # the normalization of the run's result
+    round: int  # the last round of its training
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Their names, or numbers where the dataset has no names."""
+        """Return the classes' names, or numbers if the dataset has no names."""
         return self.card.class_names
 
     def __repr__(self) -> str:
-        """What it is, in one line; its weights would fill pages."""
+        """Return a one-line description, without the weights."""
         method, network, card = self.config.method.name, self.config.model.name, self.card
         images = f"{card.size}x{card.size}x{card.channels}"
         return (
@@ -81,14 +81,14 @@ class Trained(NamedTuple):
         )
 
     def on(self, device: torch.device) -> "Trained":
-        """This model on another device."""
+        """Return this model on another device."""
         if self.normalize.scale.device.type == device.type:
             return self
         weights = Weights(*({name: t.to(device) for name, t in tree.items()} for tree in self.weights))
         return self._replace(weights=weights, normalize=normalize_of(self.config, self.card, device))
 
     def predict(self, images: Given) -> Predictions:
-        """What the model says of images.
+        """Return the model's predictions for images.
 
         Args:
             images: Files or folders, the bytes of image files, or an array or tensor: uint8 of any size, or floats from
@@ -99,7 +99,7 @@ class Trained(NamedTuple):
             `labels` (names of the likeliest classes), `confidence`, `probabilities` [N, classes], `names`, `classes`.
 
         Raises:
-            UserError: An image cannot be read, or the pixels are none.
+            UserError: An image cannot be read, or the pixels are invalid.
 
         Examples:
             >>> fssl.load("runs/smoke").predict("photos/cat.jpg").labels
@@ -110,7 +110,7 @@ class Trained(NamedTuple):
         return Predictions(self.classes, names, self.probabilities(pixels), truth)
 
     def probabilities(self, images: NDArray[Any]) -> NDArray[np.float32]:
-        """[N, classes], for images [N, H, W, C] of the size that `card` says: uint8, or float32 from 0 to 1."""
+        """Return probabilities [N, classes] for images [N, H, W, C] of `card`'s size: uint8, or float32 from 0 to 1."""
         expected = (self.card.size, self.card.size, self.card.channels)
         if images.dtype not in (np.uint8, np.float32) or images.shape[1:] != expected:
             wanted = f"expected uint8, or float32 from 0 to 1, of [N, {', '.join(map(str, expected))}]"
@@ -128,25 +128,25 @@ class Trained(NamedTuple):
             return self.net.infer(self.weights, self.normalize(pixels)).logits.softmax(-1).cpu().numpy()
 
     def module(self) -> nn.Module:
-        """The network as an ordinary module with these weights, for evaluation; it returns features and logits."""
+        """Return the network as a module with these weights, in evaluation mode; it returns features and logits."""
         module = make_module(self.config, self.card)
-        # Names are checked already. Strictly, a BatchNorm without its counter would reject the one that it makes up.
+        # Names are checked already. With strict=True, a BatchNorm without its counter would reject the one it adds.
         module.load_state_dict(self.tensors(), strict=False)
         return module.eval().requires_grad_(False).to(self.normalize.scale.device)
 
     def tensors(self) -> State:
-        """Parameters and buffers by their names in the network."""
+        """Return parameters and buffers by their names in the network."""
         return {name: t.contiguous() for tree in self.weights for name, t in tree.items()}
 
 
 def truth_of(names: list[str], classes: tuple[str, ...]) -> NDArray[np.int64] | None:
-    """True classes if every image lies in a folder named after a class, or below one; else None."""
+    """Return the true classes if every image lies in or below a folder named after a class; else None."""
     found = [class_above(name, classes) for name in names]
     return np.array([classes.index(c) for c in found if c]) if all(found) else None
 
 
 def class_above(name: str, classes: tuple[str, ...]) -> str | None:
-    """The nearest folder above an image that is called like a class."""
+    """Return the nearest folder above an image that has a class's name."""
     return next((folder.name for folder in PurePath(name).parents if folder.name in classes), None)
 
 
@@ -159,7 +159,7 @@ def normalize_of(config: Config, card: Card, device: torch.device) -> Normalize:
 
 
 class FoundModel(NamedTuple):
-    """A model in a run folder: where it is, its tensors, and what is known of it."""
+    """A model in a run folder: its file, its tensors and its recorded facts."""
 
     file: Path
     tensors: State
@@ -167,13 +167,13 @@ class FoundModel(NamedTuple):
 
 
 def load_trained(run: Path, device: torch.device | None = None, which: str = "") -> Trained:
-    """A model of a run, by its folder; on a GPU, if there is one and no other device is named.
+    """Load a model from a run folder, onto a GPU if there is one and `device` names no other.
 
     Args:
         run: The run folder.
-        device: Where it is to compute.
-        which: "best", "plain" or "ema" for one of several; else the run's own, of its last round. A run that is not
-            finished has those of its newest checkpoint.
+        device: The device to compute on.
+        which: "best", "plain" or "ema" for one of several; by default the run's model of its last round. An unfinished
+            run has the models of its newest checkpoint.
     """
     if which not in WHICH:
         raise unknown("model", which, WHICH[1:])
@@ -182,7 +182,7 @@ def load_trained(run: Path, device: torch.device | None = None, which: str = "")
     switch_tf32_off()
     config, device = with_defaults(folder.config()), device or best_device()
     card = known_card(config)
-    digest_of("model", config.model.name, config.model.digest)  # refuses to run another file than the run's
+    digest_of("model", config.model.name, config.model.digest)  # reject a file other than the run's
     net = make_net(config, card)
     model = find_model(folder, config, which)
     check_facts(model, model_facts(config, card))
@@ -197,7 +197,7 @@ def as_trained(config: Config, card: Card, net: Net, weights: Weights, round: in
 
 
 def told(model: Trained, run: Path, which: str) -> list[str]:
-    """Say which model of its run this is, where it may be taken for another."""
+    """Return lines that name the model of its run, where it may be mistaken for another."""
     said = []
     if which == BEST:
         said = [f"by the best model, that of round {model.round}"]
@@ -209,10 +209,10 @@ def told(model: Trained, run: Path, which: str) -> list[str]:
 
 
 def find_model(folder: RunFolder, config: Config, which: str) -> FoundModel:
-    """The model in its file, or as the newest checkpoint has it, if that is newer."""
+    """Return the model in its file, or that of the newest checkpoint if it is newer."""
     models = Models(folder)
     file = models.named(which) if which else folder.model_file
-    if which == "plain" and not file.is_file():  # a run with one model writes it under one name
+    if which == "plain" and not file.is_file():  # a run with a single model writes only model.safetensors
         file = folder.model_file
     saved = models.newest_state() if models.goes_on or not file.is_file() else None
     if saved is None and file.is_file():
@@ -225,7 +225,7 @@ def find_model(folder: RunFolder, config: Config, which: str) -> FoundModel:
 
 
 def model_in_checkpoint(folder: RunFolder, config: Config, which: str, saved: Saved | None) -> FoundModel:
-    """A model of a run that is not finished."""
+    """Return a model of an unfinished run."""
     if saved is None or saved.round == 0:
         raise UserError(
             f"{folder.path} has no model yet: it has no finished round with a checkpoint; resume the run", "resume"
@@ -233,7 +233,7 @@ def model_in_checkpoint(folder: RunFolder, config: Config, which: str, saved: Sa
     file, round, name = folder.path / "checkpoint", saved.round, which or config.server.ship
     server, model = models_in(saved.tensors)
     if name == "plain":
-        digest_of("method", config.method.name, config.method.digest)  # nor another method
+        digest_of("method", config.method.name, config.method.digest)  # and another method
         net = make_net(config, known_card(config))
         model = build_method(config.method.name, dict(config.method.settings)).deploy(net, server)
     tensors = packed("", model)
@@ -246,7 +246,7 @@ def model_in_checkpoint(folder: RunFolder, config: Config, which: str, saved: Sa
 
 
 def check_facts(model: FoundModel, expected: Facts) -> None:
-    """Reject a model that was trained for other images than this version would give it."""
+    """Reject a model that was trained for other inputs than this version would pass to it."""
     for name, value in expected.items():
         if model.facts.get(name) != value:
             raise UserError(f"{model.file} was trained with {name} = {model.facts.get(name)}, not with {value}")
@@ -256,7 +256,7 @@ def check_facts(model: FoundModel, expected: Facts) -> None:
 
 
 def usable_weights(folder: RunFolder, model: FoundModel, net: Net) -> Weights:
-    """Weights in the network's order; refused if they do not fit, or are not numbers."""
+    """Return weights in the network's order; reject them if they do not fit or are not finite."""
     refusal = f"{model.file} does not fit the network of {folder.config_file}"
     weights: Weights = fitted(net.first, model.tensors, refusal)
     for name, tensor in {**weights.params, **weights.buffers}.items():
