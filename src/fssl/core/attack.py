@@ -1,4 +1,4 @@
-"""Simulated malicious clients: what they send in place of an honest upload."""
+"""Simulated malicious clients: the uploads they send instead of honest ones."""
 
 import numpy as np
 import torch
@@ -9,11 +9,11 @@ from ..seeds import stream
 from ..training.plan import Site
 from ..types import Payload, State, Upload, Weights
 
-VARIANCE = "running_var"  # ends the names of BatchNorm's variances, which a server expects to be positive
+VARIANCE = "running_var"  # suffix of BatchNorm's variances, which a server expects to be positive
 
 
 def spoiled(config: Config, round: int, upload: Upload, payload: Payload) -> Upload:
-    """What a client sends: its upload, or what the attack makes of it."""
+    """Return a client's upload, changed by the attack if the client is malicious."""
     attack = config.attack
     if attack.kind in ("none", "labels") or upload.client >= attack.attackers:
         return upload
@@ -39,6 +39,6 @@ def plausible(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def mislabeled(config: Config, sites: list[Site]) -> Index:
-    """The rows whose labels are reversed: labeled images of malicious clients."""
+    """Return the rows whose labels are reversed: labeled images of malicious clients."""
     bad = sites[: config.attack.attackers] if config.attack.kind == "labels" else []
     return np.concatenate([np.zeros(0, np.int64), *(site.labeled for site in bad)])

@@ -1,4 +1,4 @@
-"""What each client says of a model after trying it on its own test and validation images: three sums for each part."""
+"""Scores of a model at each client, on its local test and validation images: three sums for each part."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -18,7 +18,7 @@ PARTS = ("test", "validation")
 
 
 class Sums(NamedTuple):
-    """How many images a part has, how many of them the model gets right, and the sum of their losses."""
+    """The number of a part's images, of those that the model classifies correctly, and the sum of their losses."""
 
     images: int
     right: int
@@ -30,23 +30,23 @@ class Sums(NamedTuple):
 
 
 class SiteScore(NamedTuple):
-    """One client's sums, for each part of its images that is large enough to be reported."""
+    """One client's sums, for each part of its images that is large enough to report."""
 
     client: int
     parts: dict[str, Sums]
 
 
 def rounds_between(config: Config, has_images: bool) -> int:
-    """After how many rounds sites try the model; 0: never.
+    """Return the number of rounds between two tests of the model at sites; 0 for never.
 
-    Where sites hold out images that the server lacks, they do so in every round unless the settings say how often.
+    If sites hold out images that the server lacks, the default is every round.
     """
     is_needed = config.data.validation is not None and not has_images
     return config.records.sites_every or int(is_needed)
 
 
 def own_splits(config: Config, dataset: Dataset, held_out: Index, client: int) -> dict[str, Split]:
-    """A client's own test images, and those of its labeled images that nobody trains on."""
+    """Return a client's local test images, and its labeled images that are held out of training."""
     splits: dict[str, Split] = {}
     if dataset.testers is not None and (dataset.testers == client).any():
         splits["test"] = split_for_clients(config, dataset)[client]
@@ -58,12 +58,12 @@ def own_splits(config: Config, dataset: Dataset, held_out: Index, client: int) -
 def make_site_score(
     splits_of: Callable[[int], Mapping[str, Split]], make: Callable[[Split], Tester], num_classes: int
 ) -> Callable[[Weights, int], SiteScore]:
-    """A function that tries a model on the own images of a client.
+    """Return a function that tests a model on a client's local images.
 
     Args:
-        splits_of: A client's parts.
+        splits_of: Returns a client's parts.
         make: Makes a test of a part.
-        num_classes: Of the images.
+        num_classes: The number of classes.
     """
 
     @cache
@@ -82,13 +82,13 @@ def make_site_score(
 
 
 def together(scores: Iterable[SiteScore], part: str) -> Test | None:
-    """One test of a part of all sites: every image counts the same."""
+    """Return one test over a part of all sites, with the same weight for every image."""
     sums = [score.parts[part] for score in scores if part in score.parts]
     return Sums(*map(sum, zip(*sums, strict=True))).test if sums else None
 
 
 def site_facts(scores: Iterable[SiteScore]) -> dict[str, Any]:
-    """For the record: each site's accuracy, the worst one, their mean and spread, every site counting the same."""
+    """Return facts for the record: each site's accuracy, the worst, and their unweighted mean and spread."""
     scores, out = list(scores), {}
     for part in PARTS:
         sums = {score.client: score.parts[part] for score in scores if part in score.parts}
