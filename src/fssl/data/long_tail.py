@@ -1,12 +1,12 @@
-"""The long tail: how many images each class has, from the most common on. Without NumPy, for the settings."""
+"""The long tail: the number of images of each class, most common first. Without NumPy, for the settings."""
 
 from math import floor
 
-ROUNDING = 1e-9  # what a power may fall short of a whole number
+ROUNDING = 1e-9  # largest rounding error of a power below a whole number
 
 
 def class_sizes(head: int, imbalance: float, num_classes: int) -> list[int]:
-    """Images of each class: floor(head * imbalance^(-k / (C - 1))) of class k; a negative imbalance turns them round.
+    """Return the images of each class k: floor(head * imbalance^(-k / (C - 1))); a negative imbalance reverses them.
 
     Examples:
         >>> class_sizes(1000, 100, 5)

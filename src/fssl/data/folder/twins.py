@@ -1,4 +1,4 @@
-"""Images that are in training and in the test: the same file, the same patient, or nearly the same picture."""
+"""Find images shared by training and test: the same file, the same patient, or nearly the same picture."""
 
 import hashlib
 from collections import defaultdict
@@ -11,24 +11,24 @@ from numpy.typing import NDArray
 from .listing import File, Listing, of_all
 from .split import group_of
 
-THUMBNAIL = 8  # pixels of the pictures that are compared
-NEAR, CLOSE = 6, 6.0  # of 112 signs may differ, and values by so much of 255, between pictures that are nearly the same
-MOST_PAIRS = 10**10  # beyond which pictures are not compared: minutes
+THUMBNAIL = 8  # pixels of the compared pictures
+NEAR, CLOSE = 6, 6.0  # most differing signs of 112, and the largest difference of values up to 255, for near twins
+MOST_PAIRS = 10**10  # with more pairs, which take minutes, pictures are not compared
 AT_ONCE = 2**24  # pairs
 Pictures = NDArray[np.uint8]  # [N, 8, 8, 3]
 
 
 def shared(listing: Listing) -> list[str]:
-    """A line for each test image whose file, or whose patient's folder, is in training too.
+    """Return a line for each test image whose file, or whose patient's folder, is in training too.
 
     Files are compared in the whole listing. Names of folders are compared within a site, and between the server's test
-    images and all sites: patients of two sites are two, whatever their names.
+    images and all sites: folders of the same name at two sites are different patients.
     """
     return [*same_files(listing), *same_patients(listing)]
 
 
 def same_files(listing: Listing) -> Iterator[str]:
-    """Only files of one size are read."""
+    """Yield a line for each test image whose file is in training too; only files of equal size are read."""
     by_size: dict[int, list[File]] = defaultdict(list)
     for file in training(listing):
         by_size[file.num_bytes].append(file)
@@ -44,7 +44,7 @@ def digest(file: File) -> bytes:
     try:
         with file.path.open("rb") as content:
             return hashlib.file_digest(content, "sha256").digest()
-    except OSError:  # reading it as an image says so
+    except OSError:  # reading it as an image reports the error
         return file.name.encode()
 
 
@@ -71,12 +71,12 @@ def tested(listing: Listing) -> Iterator[File]:
 
 
 def near(listing: Listing, files: Sequence[File], pictures: Pictures) -> list[str]:
-    """A line for each test image that looks nearly like one of training: resized or compressed anew, perhaps.
+    """Return a line for each test image that nearly equals a training image, such as a resized or recompressed one.
 
     Args:
-        listing: What is trained on and what is tested.
+        listing: The images of training and test.
         files: All its files.
-        pictures: The same, decoded as thumbnails.
+        pictures: The files, decoded as thumbnails.
     """
     place = {file.name: i for i, file in enumerate(files)}
     marks, has_contrast = signs(pictures)
@@ -97,7 +97,7 @@ def near(listing: Listing, files: Sequence[File], pictures: Pictures) -> list[st
 
 
 def signs(pictures: Pictures) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Where a picture gets brighter to the right and downwards, 112 bits in two numbers; and whether it does at all."""
+    """Return where a picture gets brighter to the right and downwards, as 112 bits, and whether it has contrast."""
     grey = pictures.astype(np.int64).sum(-1)
     right, down = np.diff(grey, axis=2) > 0, np.diff(grey, axis=1) > 0
     bits = np.concatenate([each.reshape(len(grey), -1) for each in (right, down)], axis=1)
