@@ -27,7 +27,7 @@ class CommandList(TyperGroup):
         super(TyperGroup, self).format_help(ctx, formatter)
         typer.echo(
             formatter.getvalue(), nl=False
-        )  # here, as typer prints its boxes: without a command, an error follows
+        )  # print here, as typer does: without a command, an error follows
         formatter.buffer.clear()
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -103,11 +103,11 @@ def main() -> None:
     """Entry point: bad input ends in one line and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without these characters must not stop a run
+            stream.reconfigure(errors="replace")  # a terminal that lacks these characters must not stop a run
     try:
         refuse_null(sys.argv[1:])
         with handled(signal.SIGTERM, signal.default_int_handler):  # the same as Ctrl-C, from a scheduler
-            code = app(standalone_mode=False) or 0  # an exit asked for inside comes back as a number
+            code = app(standalone_mode=False) or 0  # an exit inside a command is returned as a number
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except (UserError, RunError) as error:
@@ -129,5 +129,5 @@ def main() -> None:
             sys.stderr.write(by_line(traceback.format_exc()))
     if code == INTERRUPTED:
         sys.stdout.flush()
-        os._exit(code)  # clients may still train in threads, and files are whole at any moment
+        os._exit(code)  # clients may still train in threads, and files are complete at any moment
     sys.exit(code)

@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 from ..errors import UserError
 from ..system.terminal import Screen
 
-console = Screen()  # the one that all commands print to
+console = Screen()  # all commands print to it
 
 Sets = Annotated[
     list[str] | None, typer.Option("--set", help="Change a setting, e.g. --set train.lr=0.05 (repeatable).")
@@ -18,7 +18,7 @@ Sets = Annotated[
 Resume = Annotated[bool, typer.Option("--resume", help="Resume from the newest checkpoint in --out.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file of that name.")]
 
-# How Python calls what these options give. Any other argument has an option of its own name.
+# Python's names of these options' arguments. Any other argument has an option of the same name.
 OPTION_NAMES = {"data.dir": "--data-dir", "compute.device": "--device", "which": "--model", "file": "--out"}
 GPU = ("--gpu", "--cuda")
 
@@ -31,7 +31,7 @@ def say(text: str) -> None:
 
 
 def options_for(names: tuple[str, ...]) -> str:
-    """` (--resume, --out)`: the options of arguments that an error names; empty without any."""
+    """Return ` (--resume, --out)`, the options of arguments that an error names; empty without any."""
     options = [OPTION_NAMES.get(name) or f"--{name.replace('_', '-')}" for name in names]
     return f" ({', '.join(options)})" if options else ""
 
@@ -39,13 +39,13 @@ def options_for(names: tuple[str, ...]) -> str:
 class SettingsCommand(TyperCommand):
     """A command with `--set`. It explains words that are settings without it."""
 
-    allow_extra_args = True  # which are explained here
+    allow_extra_args = True  # `extra_words` explains them
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words = [*args]
         try:
             rest = super().parse_args(ctx, args)
-        except Exception as error:  # of click, which typer may bring itself
+        except Exception as error:  # click's error; typer may include its own copy of click
             if hint := meant_by(getattr(error, "option_name", ""), words):
                 raise UserError(hint) from None
             raise

@@ -65,7 +65,7 @@ def run(
             failures = run_side_by_side(console, waiting, resume, debug, jobs)
         else:
             failures = run_in_turn(console, waiting, resume, debug)
-    except (KeyboardInterrupt, SystemExit):  # the second if the output's reader has gone
+    except (KeyboardInterrupt, SystemExit):  # SystemExit if the output's reader has closed
         complain(f"stopped; finished rounds are kept in {base}: the same command with --resume continues")
         raise
     if failures:
@@ -75,7 +75,7 @@ def run(
 
 
 def runs_of(tables: dict[str, Any], settings: list[str], yes: bool) -> list[tuple[str, "Config"]]:
-    """Every run that settings stand for; a misspelt key is reported before the framework is loaded."""
+    """Return every run that the settings define; a misspelt key is reported before PyTorch is imported."""
     from ..config import check_size, expand, num_runs, override
 
     tables = override(tables, settings)
@@ -114,7 +114,7 @@ def checked_early(named: Sequence[tuple[str, "Config"]], base: Path, debug: bool
 
 
 def planned_runs(named: list[tuple[str, "Config"]], base: Path, datasets: "Datasets") -> list["PlannedRun"]:
-    """Prepare every run, and print what its user may not expect."""
+    """Prepare every run, and print warnings."""
     from ..runner.planned import notices, plan_runs
 
     planned = plan_runs(named, base, datasets)
@@ -124,7 +124,7 @@ def planned_runs(named: list[tuple[str, "Config"]], base: Path, datasets: "Datas
 
 
 def ready_runs(planned: list["PlannedRun"], datasets: "Datasets", resume: bool) -> list["PlannedRun"]:
-    """The runs that are left to do, with their images."""
+    """Return the remaining runs, with their images."""
     from ..console import RunView
     from ..runner.planned import load_images, unfinished
 
@@ -144,7 +144,7 @@ def settings_of(config: str, resume: bool) -> tuple[dict[str, Any], Path]:
         return read_settings(path), path
     if resume and path.name == CONFIG and path.is_file():
         return read_settings(path.parent), path.parent
-    if resume and config not in presets() and not os.path.exists(config):  # which never raises, as Path's own may
+    if resume and config not in presets() and not os.path.exists(config):  # never raises, unlike Path.exists
         raise not_found(config, goes_on=True)
     return read_toml(config), Path("runs") / Path(config.removesuffix(".toml")).name
 
@@ -164,7 +164,7 @@ def own_copies(tables: Mapping[str, Any], folder: Path) -> list[str]:
 
 
 def as_settings(values: Mapping[str, object]) -> list[str]:
-    """What --set would be given for each value that there is."""
+    """Return the `--set` argument for each value that is not None."""
     from ..config import toml_text
 
     return [f"{key}={toml_text(value)}" for key, value in values.items() if value is not None]
@@ -220,7 +220,7 @@ def bench(
     """
     from ..catalog.facts import registry
 
-    if json_file:  # what cannot be written is refused before the work
+    if json_file:  # reject an unwritable file before the work
         check_file("json", json_file)
         json_file.parent.mkdir(parents=True, exist_ok=True)
     for name in method or []:
