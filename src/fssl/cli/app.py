@@ -21,13 +21,11 @@ from .running import bench, replay, run
 
 
 class CommandList(TyperGroup):
-    """All commands. Their list is plain: for boxes, typer loads a Markdown reader in a tenth of a second."""
+    """All commands, listed without boxes: to draw boxes, typer imports a Markdown reader, which takes 0.1 s."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super(TyperGroup, self).format_help(ctx, formatter)
-        typer.echo(
-            formatter.getvalue(), nl=False
-        )  # print here, as typer does: without a command, an error follows
+        typer.echo(formatter.getvalue(), nl=False)  # print here, as typer does: without a command, an error follows
         formatter.buffer.clear()
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -193,7 +193,7 @@ class Federation:
         static_norm, own = self.config.server.static_norm, self.holdings.server.labeled
         if static_norm == "all":
             every = np.arange(len(self.dataset.train.labels))
-            if self.config.other_sizes is not None:  # the rest is no part of the federation
+            if self.config.other_sizes is not None:  # exclude images outside the federation
                 every = np.concatenate([site.pool for site in (*self.holdings.sites, self.holdings.server)])
             own = np.setdiff1d(every, self.holdings.held_out)
         if static_norm == "off" or not len(own):  # with `sites` a server may have none

@@ -113,7 +113,7 @@ class Comparison:
 
     tasks: dict[str, Groups]
     tables: dict[str, Grid]
-    sentences: dict[str, list[str]]  # which commits, who leads, and by how much
+    sentences: dict[str, list[str]]  # on commits, the leading method and its margin
     remarks: list[str]  # on all tables
     by: str
 
