@@ -17,7 +17,7 @@ from fssl.records.store import RunFolder
 
 GUESS = 10.0
 RULES = ("mean", "median", "trimmed", "clipped", "krum")
-ATTACKS = {"none": "none", "sign": "sign flip × 10", "scale": "scaling × 10", "noise": "noise × 10", "labels": "labels"}
+ATTACKS = ("none", "sign", "scale", "noise", "labels")
 
 
 def accuracies(out: Path) -> dict[tuple[str, int, str], list[float]]:
@@ -36,20 +36,19 @@ def accuracies(out: Path) -> dict[tuple[str, int, str], list[float]]:
 
 def table(out: Path) -> str:
     found = accuracies(out)
-    lines = [f"| attack | of 10 | {' | '.join(RULES)} |", "|---|---|" + "---|" * len(RULES)]
-    for kind, words in ATTACKS.items():
-        for attackers in (0, 1, 2, 3):
-            cells = [found.get((kind, attackers, rule), []) for rule in RULES]
-            if any(cells):
-                lines.append(f"| {words} | {attackers} | {' | '.join(map(cell, cells))} |")
+    lines = [f"| attack | {' | '.join(RULES)} |", "|---|" + "---|" * len(RULES)]
+    for kind in ATTACKS:
+        attackers = (1, 2, 3) if kind != "none" else (0,)
+        cells = [", ".join(cell(found.get((kind, n, rule), [])) for n in attackers) for rule in RULES]
+        lines.append(f"| {kind if kind == 'none' else f'`{kind}`'} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def cell(values: list[float]) -> str:
     if not values:
         return "–"
-    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{spread}"
+    spread = f"±{statistics.stdev(values):.0f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.0f}{spread}"
 
 
 def main() -> None:
