@@ -232,7 +232,9 @@ def test_other_images_are_noticed(fssl: Fssl) -> None:
     code, said, _ = train(fssl, "run", *settings)
     assert code == 0
     (line,) = [line for line in said.splitlines() if "was trained with" in line]
-    assert line.startswith("model.start = 'digits' was trained with mean [0.305] and std [0.376], this run normalizes")
+    assert line.startswith(
+        "model.start = 'digits' was trained with mean [0.305] and std [0.376], but this run normalizes"
+    )
     assert "was trained with" not in train(fssl, "again", "model.start=digits")[1]
 
 

@@ -310,7 +310,7 @@ def test_every_setting_is_read_by_a_run(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "small.toml").write_text(to_toml(tables))
     folder = ["--set", "data.name=folder", "--data-dir", str(tmp_path / "sites")]
     start = ["--set", f"model.start={tmp_path / 'run0'}", "--set", "model.start_partial=true"]
-    at_server = ["--set", "partition.labels=server"]
+    at_server = ["--set", "partition.labels=server", "--set", "attack.kind=scale"]
     for words in ([], at_server, [*folder, *start, "--set", "train.optimizer=adamw"]):
         out = str(tmp_path / f"run{len(words)}")
         assert exit_code(monkeypatch, "run", tmp_path / "small.toml", "--out", out, *words) == 0

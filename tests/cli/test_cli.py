@@ -581,7 +581,7 @@ def test_a_finished_run_goes_on_with_more_rounds(fssl: Fssl) -> None:
     fssl("run", "tiny.toml")
     said = fssl("run", "tiny.toml", "--resume", "--set", "train.rounds=5", "--set", "compute.lanes=1")
     assert (said.code, said.err) == (0, "")
-    assert said.out.startswith("resuming runs/tiny after round 3\n")
+    assert "\nresuming runs/tiny after round 3\n" in said.out
     fssl("run", "tiny.toml", "--set", "train.rounds=5", "--out", "long")
     assert outcome(Path("runs/tiny")) == outcome(Path("long"))
 

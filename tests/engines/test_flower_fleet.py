@@ -826,7 +826,7 @@ def sites(tmp_path: Path) -> Path:
             )
         write_images(root / "clients" / client / "unlabeled", unlabeled, 100 + seed)
     for name in ("cat", "dog"):
-        write_images(root / "test" / name, 4, ord(name[0]))
+        write_images(root / "test" / name, 4, 1000 + ord(name[0]))
     return root
 
 

@@ -125,7 +125,7 @@ def test_a_server_that_warms_up_trains_before_the_first_round_alone(make_federat
 @pytest.mark.slow
 def test_methods_run_with_labels_at_the_server(name: str, make_federation: Make, tiny_data: Dataset) -> None:
     settings = (f"method.name={name}", *AT, *SHORT)
-    if name.startswith("feddure") or name in ("cbafed", "rscfed"):
+    if name.startswith("feddure") or name in ("cbafed", "rscfed", "adamatch", "twin-sight", "semianagg"):
         assert "trains on labels of clients" in refusal(settings, tiny_data)
         return
     engine = LocalEngine(make_federation(*settings))

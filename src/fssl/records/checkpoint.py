@@ -15,7 +15,8 @@ from ..system.machine import memory
 from .manifests import Manifests, checkpoint_stem, checksum, read_intact
 from .tensors import Tensors, as_bytes, mapped
 
-OURS = re.compile(r"[\w.+-]+\.round-\d{6,}\.safetensors")  # names of parts
+# Names of parts; a killed process leaves one with a further ending.
+OURS = re.compile(r"[\w.+-]+\.round-\d{6,}\.safetensors(\.[0-9a-f]+\.part)?")
 Vouched = dict[str, str]  # checksum by file name
 KEPT_CHECKPOINTS = 2
 
