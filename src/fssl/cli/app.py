@@ -117,7 +117,7 @@ def main() -> None:
         code = 2
         complain(f"{error.filename or 'a file or the output'}: {error.strerror or error}")
     except Exception as error:
-        usage = getattr(error, "format_message", None)  # of click: unknown option, missing argument
+        usage = getattr(error, "format_message", None)  # click's error: unknown option or missing argument
         code = 2 if usage else 1
         if is_out_of_memory(error):
             complain("not enough memory")

@@ -63,7 +63,7 @@ class Made(NamedTuple):
 
 
 class Exported(NamedTuple):
-    """The file, the largest difference of its answers from those of `predict`, and the name of its model."""
+    """The file, the largest difference of its answers from those of `predict`, and lines that name its model."""
 
     file: Path
     difference: float
@@ -117,7 +117,7 @@ def facts_of(model: Trained, to: str) -> dict[str, Any]:
 
 
 def to_safetensors(model: Trained, facts: str) -> Made:
-    """Return a safetensors file with tensors named as `load_state_dict` of the network expects."""
+    """Return a safetensors file whose tensors have the names that the network's `load_state_dict` expects."""
     content = sealed(model.tensors(), json.loads(facts))
     fresh = make_module(model.config, model.card)  # with other weights, to notice a missing one
     fresh.load_state_dict(load_tensors(content), strict=False)

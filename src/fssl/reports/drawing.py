@@ -148,7 +148,7 @@ def name_ends(axes: Any, ends: Mapping[str, tuple[float, str]]) -> None:
     lines = np.arange(len(names)) * (high - low) / 16  # as far apart as lines of text
     bare = np.array([ends[name][0] for name in names]) - lines
     after = range(1, len(names) + 1)
-    # Isotonic regression: minimize the squared moves of the names while keeping their order.
+    # Isotonic regression: minimize the squared moves of the names while keeping their order and distance.
     places = [max(min(bare[a:b].mean() for b in after[i:]) for a in range(i + 1)) for i in range(len(names))] + lines
     for name, place in zip(names, places, strict=True):
         result, color = ends[name]
