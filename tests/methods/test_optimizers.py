@@ -232,8 +232,8 @@ def test_every_method_learns_with_every_part_at_once(name: str, make_federation:
         first, *_, last = engine.rounds(4)
         start, end = (labeled_loss(engine, result) for result in (first, last))
         assert np.isfinite(last.tally).all()
-        # Half of FedLabel-2M's mean is a model that is idle until round 50; CBAFed's first round has 11 epochs. Four rounds
-        # are too few for Twin-sight's second network and for SemiAnAgg's mean, half of which is of clients without labels.
+        # Half of FedLabel-2M's mean is a model that is idle until round 50; CBAFed's first round has 11 epochs. Four
+        # rounds are too few for Twin-sight's second network, and for SemiAnAgg's mean with clients without labels.
         assert end < start or name in ("fedlabel-2m", "cbafed", "twin-sight", "semianagg")
 
 
