@@ -81,7 +81,7 @@ def test_a_grid_has_names_and_everything_is_checked_first() -> None:
         fssl.experiment("smoke", "grid.seed=[7, 8]")
 
 
-def test_what_is_misunderstood_is_told() -> None:
+def test_misunderstood_words_are_reported() -> None:
     with pytest.raises(UserError, match=r"takes what fssl\.experiment returns"):
         fssl.run("smoke", "runs/x")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="then strings"):
@@ -91,7 +91,7 @@ def test_what_is_misunderstood_is_told() -> None:
 
 
 @pytest.mark.parametrize("path", [None, 7, b"runs/x"])
-def test_what_is_no_path_is_told(path: Any, tmp_path: Path) -> None:
+def test_a_text_that_is_no_path_is_reported(path: Any, tmp_path: Path) -> None:
     tiny = fssl.experiment("smoke", "train.rounds=1")
     calls = {
         "out": lambda: fssl.run(tiny, path),
@@ -106,7 +106,7 @@ def test_what_is_no_path_is_told(path: Any, tmp_path: Path) -> None:
 
 
 class Deaf:
-    """A listener that is not told of rounds."""
+    """A listener without a method for rounds."""
 
     def started(self, config: object, done: object) -> None: ...
 
@@ -114,7 +114,7 @@ class Deaf:
 
 
 @pytest.mark.parametrize("listener", [Deaf(), print, Quiet, 0])
-def test_a_listener_that_cannot_hear_is_told_before_anything_is_written(listener: Any, tmp_path: Path) -> None:
+def test_an_incomplete_listener_is_reported_before_anything_is_written(listener: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected an object with the methods started, round, say"):
         fssl.run(fssl.experiment("smoke", "train.rounds=1"), tmp_path / "run", listener=listener)
     assert not (tmp_path / "run").exists()
@@ -125,7 +125,7 @@ def test_errors_name_arguments_and_settings_instead_of_options(tmp_path: Path) -
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes/a.txt").touch()
     fssl.run(tiny, tmp_path / "run")
-    told = {
+    messages = {
         lambda: fssl.run(tiny, tmp_path / "run"): "already contains a run; resume it, or choose another folder",
         lambda: fssl.run(tiny, tmp_path / "notes"): "is neither empty nor a run folder; choose another folder",
         lambda: fssl.experiment("smoke", "seed"): "seed: expected key=value",
@@ -135,7 +135,7 @@ def test_errors_name_arguments_and_settings_instead_of_options(tmp_path: Path) -
         lambda: fssl.experiment("smoke", f"data.dir='{tmp_path}'"): "remove data.dir, or use data.name = 'folder'",
         lambda: fssl.experiment("smoke", "privacy.clip=1"): "with compute.engine = 'local'; remove it, or use 'flower'",
     }
-    for call, message in told.items():
+    for call, message in messages.items():
         with pytest.raises(UserError) as refused:
             call()
         assert message in str(refused.value)
@@ -148,12 +148,12 @@ def test_messages_that_python_may_see_name_no_options() -> None:
     rooms = ("config", "core", "data", "data/folder", "engines", "inference/export.py", "records", "runner", "start.py")
     files = [file for room in rooms for file in ([root / room] if room.endswith(".py") else (root / room).glob("*.py"))]
     files = [file for file in files if file.name != "environment.py"]  # its options are those of git
-    told = [words for file in files for words in re.findall(r"[\"' (]--[a-z][a-z-]+", file.read_text())]
+    options = [words for file in files for words in re.findall(r"[\"' (]--[a-z][a-z-]+", file.read_text())]
     about_the_command = (" --set", " --resume", " --debug")  # comments, docstrings, and `fssl run --debug`
-    assert [words for words in told if words not in about_the_command] == []
+    assert [words for words in options if words not in about_the_command] == []
 
 
-def test_what_a_run_logs_does_not_depend_on_who_starts_it(tmp_path: Path) -> None:
+def test_the_logs_of_a_run_do_not_depend_on_its_starter(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     config = fssl.experiment("smoke", "train.rounds=1", "train.steps_per_round=1", "records.tensorboard=true")
     fssl.run(config, tmp_path / "run")
@@ -203,7 +203,7 @@ def test_a_network_may_be_a_class_or_a_module_with_its_weights(tmp_path: Path) -
     assert 'name = "python:Plain"' in (tmp_path / "0/config.toml").read_text()
 
 
-def test_a_network_that_does_not_fit_is_told(tmp_path: Path, fssl: Fssl) -> None:
+def test_a_network_that_does_not_fit_is_reported(tmp_path: Path, fssl: Fssl) -> None:
     import fssl as package
 
     with pytest.raises(UserError, match=r"its last layer must be self\.head"):

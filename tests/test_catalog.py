@@ -242,7 +242,7 @@ WRONG: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_text_is_refused_in_the_words_of_a_run(name: str) -> None:
+def test_text_is_rejected_in_the_words_of_a_run(name: str) -> None:
     choice = MethodChoice(name, tuple(WRONG[name].items()))
     with pytest.raises(UserError) as early:
         check_choice(choice, card("digits"))

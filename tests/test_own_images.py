@@ -118,7 +118,7 @@ def test_what_needs_true_labels_is_null_and_the_rest_is_not(sites: Path, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["fedavg-sl", "sage+oracle", "feddure+oracle"])
-def test_methods_that_ask_for_true_labels_are_refused(name: str, sites: Path) -> None:
+def test_methods_that_ask_for_true_labels_are_rejected(name: str, sites: Path) -> None:
     with pytest.raises(UserError, match="needs the true label of every image"):
         method_of(small(sites, f"method.name={name}"))
 
@@ -151,7 +151,7 @@ def test_settings_that_classes_decide_are_filled_in_with_them(fssl: Fssl, sites:
 
 
 @pytest.mark.slow
-def test_a_resumed_run_is_the_same_and_other_images_are_refused(fssl: Fssl, sites: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_is_the_same_and_other_images_are_rejected(fssl: Fssl, sites: Path, tmp_path: Path) -> None:
     config = small(sites, "method.name=flexmatch", "train.rounds=3")
     run_experiment(prepare(config), tmp_path / "whole", Quiet())
     run_experiment(prepare(small(sites, "method.name=flexmatch", "train.rounds=1")), tmp_path / "parts", Quiet())
@@ -228,7 +228,7 @@ def test_all_sites_take_part_unless_the_settings_say_otherwise(sites: Path) -> N
         (["data.classes=['a', 'b']"], "labeled/c: 'c' is not one of the agreed classes"),
     ],
 )
-def test_a_folder_that_does_not_fit_is_refused(sites: Path, settings: list[str], fragment: str) -> None:
+def test_a_folder_that_does_not_fit_is_rejected(sites: Path, settings: list[str], fragment: str) -> None:
     with pytest.raises(UserError) as refused:
         Federation(prepare(small(sites, *settings)))
     assert fragment in str(refused.value)
@@ -255,7 +255,7 @@ def test_a_folder_that_does_not_fit_is_refused(sites: Path, settings: list[str],
         ("data.mean", [True, 0.5, 0.5], "expected a list of numbers"),
     ],
 )
-def test_settings_that_do_not_fit_a_folder_are_refused(key: str, value: Any, fragment: str) -> None:
+def test_settings_that_do_not_fit_a_folder_are_rejected(key: str, value: Any, fragment: str) -> None:
     section, _, name = key.partition(".")
     tables = {"data": {"name": "folder"}}
     tables.setdefault(section, {})[name] = value
@@ -279,7 +279,7 @@ def test_what_each_channel_has_is_asked_for_with_an_example_that_fits(channels: 
     assert str(refused.value) == expected
 
 
-def test_settings_of_a_folder_are_refused_elsewhere() -> None:
+def test_settings_of_a_folder_are_rejected_elsewhere() -> None:
     with pytest.raises(
         UserError,
         match=r"data\.size = 16 has no effect with data\.name = 'digits'; remove it, or use 'folder' or 'imagefolder'",
@@ -309,7 +309,7 @@ def test_either_way_of_counting_labels_takes_the_place_of_the_other() -> None:
     assert found == {"digits": 69, "synthetic": 50}
 
 
-def test_what_a_folder_decides_may_be_left_open_when_a_run_goes_on(sites: Path) -> None:
+def test_settings_decided_by_a_folder_may_be_left_open_on_resume(sites: Path) -> None:
     found, again = prepare(small(sites)).config, prepare(small(sites))
     assert first_difference(found, again.config, again.defaults) is None
     other = prepare(small(sites, "data.classes=['c', 'b', 'a']"))
@@ -391,7 +391,7 @@ def test_a_site_is_held_against_the_classes_of_a_run(fssl: Fssl, sites: Path, tm
 
 
 @pytest.mark.slow
-def test_a_server_with_labels_trains_beside_sites_that_have_none(fssl: Fssl) -> None:
+def test_a_server_with_labels_trains_with_sites_that_have_none(fssl: Fssl) -> None:
     """The same folder counted, tried, trained and resumed; what it has decides the server's batch."""
     assert fssl("datasets", "--export-digits", "sites", "--labels-at-server")[0] == 0
     code, out, _ = fssl("datasets", "--check", "sites")
@@ -508,14 +508,14 @@ def test_a_patient_s_test_images_are_in_one_half(fssl: Fssl, sites: Path, tmp_pa
     assert [np.bincount(f.test.labels).tolist() for f in halves.values()] == [[4, 4, 4]] * 2
     run_experiment(prepare(small(root, "data.test=final")), tmp_path / "run", Quiet())
     assert fssl("predict", tmp_path / "run").code == 0
-    told = [line.partition(",")[0] for line in Path("predictions.csv").read_text().splitlines()[1:]]
+    names = [line.partition(",")[0] for line in Path("predictions.csv").read_text().splitlines()[1:]]
     assert data.test_names is not None
-    assert told == [data.test_names[row] for row in rows["final"]]
-    assert all((root / name).is_file() for name in told)
-    assert [name.split("/")[-3] for name in told] == ["abc"[label] for label in halves["final"].test.labels]
+    assert names == [data.test_names[row] for row in rows["final"]]
+    assert all((root / name).is_file() for name in names)
+    assert [name.split("/")[-3] for name in names] == ["abc"[label] for label in halves["final"].test.labels]
 
 
-def test_patients_that_are_too_few_for_two_halves_are_refused(sites: Path) -> None:
+def test_patients_that_are_too_few_for_two_halves_are_rejected(sites: Path) -> None:
     """One patient of each class: all are in the first half, where it makes no difference."""
     federation = Federation(prepare(small(sites, "data.test=final")))
     data = federation.dataset._replace(test_groups=federation.dataset.test.labels)

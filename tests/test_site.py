@@ -124,7 +124,7 @@ def test_the_reference_has_what_scripts_use(built: dict[Path, Page]) -> None:
     assert {"fssl.methods.Method.step", "fssl.models.Net.fit"} <= reference.anchors
 
 
-def test_search_finds_a_page_and_asks_nobody_else(site: Path, tmp_path: Path) -> None:
+def test_search_finds_a_page_without_another_host(site: Path, tmp_path: Path) -> None:
     """In a browser, from the little server that docs/install.md names."""
     from helpers.browser import Browser  # skips where there is none
 

@@ -178,7 +178,7 @@ def test_what_cannot_be_used_is_one_line(start: str, message: str, fssl: Fssl) -
     assert not Path("run").exists()
 
 
-def test_a_changed_model_of_a_run_is_refused(fssl: Fssl) -> None:
+def test_a_changed_model_of_a_run_is_rejected(fssl: Fssl) -> None:
     assert train(fssl, "labels")[0] == 0
     shutil.copytree("labels", "other")
     file = Path("other/model.safetensors")
@@ -189,7 +189,7 @@ def test_a_changed_model_of_a_run_is_refused(fssl: Fssl) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_without_the_file_and_with_the_same_bits(fssl: Fssl) -> None:
+def test_a_run_resumes_without_the_file_and_with_the_same_bits(fssl: Fssl) -> None:
     save_file(plain(), "w.safetensors")
     assert train(fssl, "whole", "model.start=w.safetensors", "train.rounds=3")[0] == 0
     for out, change in (("gone", Path.unlink), ("changed", lambda path: save_file(plain(seed=1), path))):

@@ -141,7 +141,7 @@ def test_reading_needs_nothing_that_trains() -> None:
     assert not [f"{i.by} imports {i.name}" for i in reading if is_in(i.name, *training)]
 
 
-def test_records_stand_beside_the_learning() -> None:
+def test_records_do_not_change_the_learning() -> None:
     """They know settings and errors only, and only what runs or reads experiments knows them."""
     users = {i.by for i in OWN if is_in(i.name, "records")}
     assert "runner.conduct" in users

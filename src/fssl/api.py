@@ -14,7 +14,7 @@ from .core.experiment import Experiment, prepare
 from .core.images import Datasets, given_dataset
 from .data.dataset import card_settings, own_dataset
 from .data.sources import Dataset
-from .errors import UserError, described
+from .errors import UserError, error_text
 from .inference.export import export_model
 from .inference.trained import Trained, as_trained, load_trained
 from .methods.names import Method, check_effect, know_method
@@ -67,9 +67,9 @@ def experiment(
         8
     """
     if method is not None:
-        settings = instead_of("method.name", "method", know_method(method), settings)
+        settings = name_object("method.name", "method", know_method(method), settings)
     if network is not None:
-        settings = instead_of("model.name", "network", make_known(network), settings)
+        settings = name_object("model.name", "network", make_known(network), settings)
     if isinstance(dataset, Dataset):
         settings = (*card_settings(dataset.card), *settings)
     config = only_run(tables_of(source, settings))
@@ -82,7 +82,7 @@ def experiment(
     return planned([("", config)])[""]
 
 
-def instead_of(key: str, what: str, name: str, settings: tuple[str, ...]) -> tuple[str, ...]:
+def name_object(key: str, what: str, name: str, settings: tuple[str, ...]) -> tuple[str, ...]:
     """Return the settings with the name of an object; reject settings that give another name."""
     if any(isinstance(setting, str) and setting.startswith(key) for setting in settings):
         raise UserError(f"{what}= and {key} name two {what}s; remove one of them")
@@ -214,7 +214,7 @@ def measured(name: str, metric: Metric, model: Trained) -> float:
     try:
         value = float(metric(model))
     except Exception as error:
-        raise UserError(f"metrics['{name}'] failed: {described(error)}") from error
+        raise UserError(f"metrics['{name}'] failed: {error_text(error)}") from error
     if not math.isfinite(value):
         raise UserError(f"metrics['{name}'] returned {value}, expected a finite number")
     return value

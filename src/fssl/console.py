@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.table import Table
 
 from .config import Config
-from .errors import printable, several
+from .errors import escape_unprintable, several
 from .records.rounds import LAST, MEASURES, Line
 from .system.machine import handled
 from .system.terminal import Screen
@@ -99,7 +99,7 @@ def result_line(folder: Path, summary: Line) -> str:
 
 def say(console: Console, text: str, style: str = "") -> None:
     """Print one line unchanged: no markup, no wrapping, and one style for all of it."""
-    console.print(printable(text), style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    console.print(escape_unprintable(text), style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def print_table(console: Console, table: Table) -> None:
@@ -155,7 +155,7 @@ class RunView(View):
         super().__init__(console, transient)
         self.title, self._total, self._measure = title, 0, "accuracy"
         self._stage, self._began, self._alarm = "preparing", perf_counter(), ExitStack()
-        self._task = self.bars.add_task(printable(title), total=None, numbers="preparing")
+        self._task = self.bars.add_task(escape_unprintable(title), total=None, numbers="preparing")
 
     def __enter__(self) -> Self:
         if not self.is_live and threading.current_thread() is threading.main_thread():
@@ -214,7 +214,7 @@ class GridView(View):
     def running(self, name: str, total: int, lines: list[Line], measure: str = "accuracy") -> None:
         """Update one run's bar, or print its new rounds, leaving out those from before this start."""
         if name not in self._tasks:
-            self._tasks[name] = self.bars.add_task(printable(name), total=total, numbers="preparing")
+            self._tasks[name] = self.bars.add_task(escape_unprintable(name), total=total, numbers="preparing")
             self._shown[name] = lines
             if not self.is_live:
                 self.say(f"{name}  preparing" + (f", {len(lines)} of {several(total, 'round')} done" if lines else ""))
@@ -265,7 +265,7 @@ class Quiet:
         self.said.append(text)
 
 
-def spoken(seconds: float) -> str:
+def short_duration(seconds: float) -> str:
     """Return a duration in two digits and one unit: `0.35 s`, `12 min`, `3.2 days`."""
     for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:

@@ -80,12 +80,12 @@ def as_typed(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def described(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return `KeyError: 'x'` in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def printable(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     r"""Return the text with only visible characters and spaces, others escaped, so that a terminal cannot obey it."""
     return text if text.isprintable() else "".join(c if c.isprintable() else escaped(c) for c in text)
 
@@ -105,7 +105,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def complain(message: str) -> None:
     """Write one line to the error stream; cut the middle out of a very long message."""
-    line = printable(" ".join(message.splitlines()))
+    line = escape_unprintable(" ".join(message.splitlines()))
     if len(line) > LONGEST:
         line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
     with suppress(AttributeError, OSError):  # no reader: the stream is closed, or its disk is full

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .config import Config
 from .data.cards import Card
-from .errors import UserError, described, shortened
+from .errors import UserError, error_text, shortened
 from .models import Net
 from .records.layout import NO_START, check_place, start_place
 from .records.saved_models import Models
@@ -131,7 +131,7 @@ def read_state_dict(file: Path) -> State:
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # of many kinds, depending on the damage
-        reason = described(error).partition(". ")[0]
+        reason = error_text(error).partition(". ")[0]
         raise UserError(f"model.start = '{file}' cannot be read as a state dict ({reason})") from None
     inner = [found[key] for key in WRAPPERS if isinstance(found, Mapping) and isinstance(found.get(key), Mapping)]
     tensors = dict(inner[0] if inner else found) if isinstance(found, Mapping) else {}
@@ -155,7 +155,7 @@ def fit_weights(net: Net, given: State, place: str, may_be_partial: bool) -> Fit
         given = {name.removeprefix(WRAPPED): t for name, t in given.items()}
     given = {name if name in own else net.our_name(name): t for name, t in given.items()}
     usable = {k: given[k].to(t.dtype) for k, t in own.items() if k in given and alike(given[k], t)}
-    missing = [f"{k} ({misfit(given.get(k), t)})" for k, t in own.items() if k not in usable]
+    missing = [f"{k} ({mismatch(given.get(k), t)})" for k, t in own.items() if k not in usable]
     unknown = [f"{k} (not in the network)" for k in sorted(given.keys() - own.keys())]
     start = f"model.start = '{place}' does not fit network '{net.name}'"
     if not usable:
@@ -173,7 +173,7 @@ def fit_weights(net: Net, given: State, place: str, may_be_partial: bool) -> Fit
     return Fitted(weights, notes)
 
 
-def misfit(given: Tensor | None, own: Tensor) -> str:
+def mismatch(given: Tensor | None, own: Tensor) -> str:
     """Return the reason why a tensor cannot be used."""
     if given is None:
         return "missing"

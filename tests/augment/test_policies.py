@@ -97,7 +97,7 @@ def test_views_are_the_same_on_a_gpu(size: int, channels: int) -> None:
         assert torch.equal(compiled(view, *on_gpu)(*on_gpu).cpu(), view(*views))
 
 
-def test_shapes_that_depend_on_data_are_refused() -> None:
+def test_shapes_that_depend_on_data_are_rejected() -> None:
     def masked(x: Tensor) -> Tensor:
         return x[x > 0]
 

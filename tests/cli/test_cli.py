@@ -272,7 +272,7 @@ def test_a_message_stays_on_one_line_whatever_was_typed(fssl: Fssl) -> None:
     assert fssl("run", "smoke", "--set", "method.name=a\nb").err.startswith("fssl: method 'a b' is unknown")
 
 
-def test_a_folder_that_cannot_be_written_is_refused(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_is_rejected(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
     forbid_training(monkeypatch)
     Path("ro").mkdir()
     monkeypatch.setattr("os.access", lambda path, mode: path.name != "ro")  # root may write anywhere
@@ -297,7 +297,7 @@ def test_a_folder_that_cannot_be_written_is_refused(fssl: Fssl, monkeypatch: pyt
         ("bench --json ro/there.json", "ro/there.json: ro is read-only (--json)"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_refused_before_the_work(
+def test_a_place_that_cannot_be_written_is_rejected_before_the_work(
     fssl: Fssl, monkeypatch: pytest.MonkeyPatch, words: str, message: str
 ) -> None:
     forbid_training(monkeypatch)
@@ -319,7 +319,7 @@ def test_text_of_other_editors_is_read_or_named(fssl: Fssl, monkeypatch: pytest.
     assert (said.code, said.err) == (2, "fssl: latin.toml: not UTF-8 text (byte 6); save it as UTF-8\n")
 
 
-def test_a_gpu_that_is_not_there_is_refused(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_not_there_is_rejected(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     said = fssl("run", "tiny.toml", "--device", "cuda")
     assert (said.code, said.err.count("\n")) == (2, 1)
@@ -327,7 +327,7 @@ def test_a_gpu_that_is_not_there_is_refused(fssl: Fssl, monkeypatch: pytest.Monk
     assert not Path("runs").exists()
 
 
-def test_a_missing_extra_is_refused(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_rejected(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     said = fssl("run", "tiny.toml", "--set", "records.tensorboard=true")
     assert (said.code, said.err) == (2, "fssl: records.tensorboard needs a package: pip install 'fssl[tensorboard]'\n")
@@ -341,7 +341,7 @@ def test_a_missing_extra_is_refused(fssl: Fssl, monkeypatch: pytest.MonkeyPatch)
     assert not Path("runs").exists()
 
 
-def test_compiling_on_a_cpu_without_a_compiler_is_refused(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_on_a_cpu_without_a_compiler_is_rejected(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     said = fssl("run", "tiny.toml", "--device", "cpu", "--set", "compute.compile=on")
@@ -577,7 +577,7 @@ def test_a_folder_in_use_is_not_written_again(fssl: Fssl, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_a_finished_run_goes_on_with_more_rounds(fssl: Fssl) -> None:
+def test_a_finished_run_resumes_with_more_rounds(fssl: Fssl) -> None:
     fssl("run", "tiny.toml")
     said = fssl("run", "tiny.toml", "--resume", "--set", "train.rounds=5", "--set", "compute.lanes=1")
     assert (said.code, said.err) == (0, "")
@@ -665,7 +665,7 @@ def test_show_says_that_a_run_is_unfinished(fssl: Fssl) -> None:
 
 
 @pytest.mark.parametrize("kept", ["", "model.safetensors"])
-def test_a_run_without_a_round_goes_on_if_it_lost_none(kept: str, fssl: Fssl) -> None:
+def test_a_run_without_a_round_resumes_if_it_lost_none(kept: str, fssl: Fssl) -> None:
     fssl("run", "tiny.toml")
     run = Path("runs/tiny")
     (run / "rounds.jsonl").unlink()
@@ -683,7 +683,7 @@ def test_a_run_without_a_round_goes_on_if_it_lost_none(kept: str, fssl: Fssl) ->
     )
 
 
-def test_a_folder_with_settings_alone_is_no_run_that_goes_on(fssl: Fssl) -> None:
+def test_a_folder_with_only_settings_cannot_be_resumed(fssl: Fssl) -> None:
     Path("mine").mkdir()
     Path("mine/config.toml").write_text("seed = 7\n")
     said = fssl("show", "mine")
@@ -752,14 +752,14 @@ def test_a_grid_and_a_run_do_not_share_a_folder(fssl: Fssl, monkeypatch: pytest.
     assert fssl(*grid, "runs/kept", "--resume", "--set", "train.rounds=4").code == 0
 
 
-def test_settings_beside_runs_are_no_run(fssl: Fssl) -> None:
+def test_settings_next_to_runs_are_not_a_run(fssl: Fssl) -> None:
     Path("mine").mkdir()
     Path("tiny.toml").rename("mine/config.toml")
     assert fssl("run", "mine/config.toml", "--set", "grid.seed=[7,8]", "--out", "mine").code == 0
 
 
 @pytest.mark.slow
-def test_an_unfinished_cell_is_refused_before_any_other_computes(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unfinished_cell_is_rejected_before_any_other_computes(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["run", "tiny.toml", "--out", "g", "--set", "grid.seed=[6,7,8]"]
     fssl(*words)
     Path("g/seed8/summary.json").unlink()
@@ -791,7 +791,7 @@ def test_a_dry_run_lists_the_cells_and_writes_nothing(fssl: Fssl, monkeypatch: p
     assert [p.name for p in Path().iterdir()] == ["tiny.toml"]
 
 
-def test_a_dry_run_tells_what_lies_in_its_folders(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_shows_the_state_of_its_folders(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "_width", 100)
     assert fssl("run", "tiny.toml", "--out", "g/seed1", "--set", "seed=1").code == 0
     assert fssl("run", "tiny.toml", "--out", "g/seed2", "--set", "seed=1").code == 0
@@ -839,7 +839,7 @@ def test_rounds_are_said_once_each_whatever_a_resumed_run_drops() -> None:
     assert [text for _, text in said[1:]] == [f"{r}/9" for r in (5, 6, 7, 8, 9, 1, 2, 3)]
 
 
-def test_lines_tell_how_far_a_grid_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_show_the_progress_of_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two runs at a time: two of five after 40 s, so three more take 60; the last one has nothing left."""
     out, now = StringIO(), iter([100.0, 130.0, 140.0, 170.0, 175.0])
     monkeypatch.setattr("fssl.console.monotonic", lambda: next(now))
@@ -962,7 +962,7 @@ def test_a_resumed_run_that_is_not_there_begins_and_says_so(fssl: Fssl) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_by_its_folder(fssl: Fssl) -> None:
+def test_a_run_resumes_by_its_folder(fssl: Fssl) -> None:
     """Or by the settings in it; the file's own name would be another folder."""
     assert fssl("run", "tiny.toml", "--out", "a/run").code == 0
     for rounds, place in ((4, "a/run"), (5, "a/run/config.toml")):
@@ -1001,7 +1001,7 @@ def test_a_folder_that_holds_more_than_settings_is_not_taken(fssl: Fssl, kept: s
     assert (Path("alone") / kept).read_text() == "mine"
 
 
-def test_a_preset_is_meant_even_beside_a_folder_of_its_name(fssl: Fssl) -> None:
+def test_a_preset_is_meant_despite_a_folder_of_its_name(fssl: Fssl) -> None:
     assert fssl("run", "tiny.toml", "--set", "seed=3", "--out", "smoke").code == 0
     assert "runs/smoke" in fssl("run", "smoke", "--dry-run").out
     assert "finished" in fssl("run", "./smoke", "--dry-run").out
@@ -1016,7 +1016,7 @@ def test_a_preset_can_be_read_and_changed(fssl: Fssl) -> None:
 
 @pytest.mark.parametrize("way", ["asked to end", "nobody listens"])
 @pytest.mark.slow
-def test_a_run_that_is_stopped_from_outside_says_how_to_go_on(fssl: Fssl, way: str) -> None:
+def test_a_run_that_is_stopped_from_outside_says_how_to_resume(fssl: Fssl, way: str) -> None:
     process = start("run", "tiny.toml", "--set", "train.rounds=100000", "--out", "run")
     assert process.stdout is not None
     while "round    2" not in process.stdout.readline():
@@ -1123,7 +1123,7 @@ def test_jobs_outlive_a_killed_worker_and_end_with_an_interrupt(fssl: Fssl) -> N
 
 
 @pytest.mark.parametrize("redirected", ["2>&-", "2>/dev/full"])
-def test_the_exit_code_is_right_though_nobody_hears_the_complaint(redirected: str) -> None:
+def test_the_exit_code_is_right_with_a_closed_error_stream(redirected: str) -> None:
     command = f"{shlex.join([sys.executable, '-m', 'fssl', 'presets', 'nothing'])} {redirected}"
     assert subprocess.run(command, shell=True, env=ENVIRONMENT, check=False).returncode == 2
 

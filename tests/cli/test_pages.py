@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import fssl as package
-from fssl.catalog.listings import docs_folder, first_words, pages
+from fssl.catalog.listings import docs_folder, first_line, pages
 from helpers.command import exit_code
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ def test_every_page_is_a_topic_of_its_own() -> None:
     assert docs_folder().resolve() == ROOT / "docs"
     files = [*docs_folder().glob("*.md"), *docs_folder().glob("methods/*.md")]
     assert {*pages().values()} == {*files}
-    assert [page for page in files if not first_words(page)] == []
+    assert [page for page in files if not first_line(page)] == []
 
 
 def test_topics_are_listed_with_a_line_each(fssl: Callable[..., tuple[Any, str, str]]) -> None:

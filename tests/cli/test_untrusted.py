@@ -154,20 +154,20 @@ WORDS = (
 
 
 @pytest.mark.parametrize("words", WORDS)
-def test_a_null_character_is_refused(fssl: Fssl, words: str) -> None:
+def test_a_null_character_is_rejected(fssl: Fssl, words: str) -> None:
     said = fssl(*words.split(), "a\0b")
     assert said == (2, "", "fssl: a\\x00b: a null character cannot be part of a name or a setting\n")
 
 
 @pytest.mark.parametrize("setting", ["method.name", "model.name", "data.dir", "compute.ray_address", "model.digest"])
-def test_a_null_character_in_a_file_is_refused(fssl: Fssl, setting: str) -> None:
+def test_a_null_character_in_a_file_is_rejected(fssl: Fssl, setting: str) -> None:
     Path("mine.toml").write_text(f'{setting} = "a\\u0000.py:b"')
     said = fssl("run", "mine.toml")
     assert said == (2, "", f"fssl: {setting} = 'a\\x00.py:b': expected text without a null character\n")
 
 
 @pytest.mark.parametrize("words", [w for w in WORDS if not w.endswith(("--set", "methods", "presets"))])
-def test_a_name_too_long_for_any_file_is_refused(fssl: Fssl, words: str) -> None:
+def test_a_name_too_long_for_any_file_is_rejected(fssl: Fssl, words: str) -> None:
     ending = {"compare . --csv": ".csv", "report . --out": ".html", "predict . --out": ".csv"}.get(words, "")
     for name in (LONG, "x/" * 2500):
         said = fssl(*words.split(), name.rstrip("/") + ending)
@@ -176,7 +176,7 @@ def test_a_name_too_long_for_any_file_is_refused(fssl: Fssl, words: str) -> None
     assert list(Path().iterdir()) == []
 
 
-def test_an_output_whose_name_is_too_long_is_refused_before_the_work(fssl: Fssl, trained: Path) -> None:
+def test_an_output_whose_name_is_too_long_is_rejected_before_the_work(fssl: Fssl, trained: Path) -> None:
     """255 bytes would do for the file, but not for its draft."""
     name = f"{'x' * 240}.csv"
     for words in (["predict", trained, "--out", name], ["compare", trained, "--csv", name]):
@@ -186,7 +186,7 @@ def test_an_output_whose_name_is_too_long_is_refused_before_the_work(fssl: Fssl,
 
 
 @pytest.mark.parametrize("setting", ["model.start", "partition.file", "data.dir"])
-def test_a_home_folder_that_is_not_known_is_refused(fssl: Fssl, setting: str) -> None:
+def test_a_home_folder_that_is_not_known_is_rejected(fssl: Fssl, setting: str) -> None:
     images = ["--set", "data.name=folder"] if setting == "data.dir" else []
     said = fssl("run", "smoke", *SMALL, *images, "--set", f"{setting}=~nobody-here/x", "--out", "run")
     assert (said.code, said.err.count("\n"), "has no such home folder" in said.err) == (2, 1, True), said
@@ -194,7 +194,7 @@ def test_a_home_folder_that_is_not_known_is_refused(fssl: Fssl, setting: str) ->
 
 
 @pytest.mark.parametrize("cache", ["", "~nobody-here/x"])
-def test_a_cache_in_no_known_home_folder_is_refused(fssl: Fssl, cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_in_no_known_home_folder_is_rejected(fssl: Fssl, cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A container may run as a user whom it does not know, without HOME."""
 
     def nobody_s(path: Path) -> Path:

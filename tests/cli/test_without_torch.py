@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fssl.records.refusals import why_stuck
+from fssl.records.start_checks import resume_error
 from fssl.records.store import RunFolder
 from fssl.records.writer import RunWriter
 from helpers.command import ENVIRONMENT
@@ -99,13 +99,13 @@ def test_a_script_reads_runs_without_torch(folder: Path) -> None:
     assert done.stdout == "[40.0, 45.0, 50.0] False\n", done.stderr
 
 
-def test_a_run_that_goes_on_needs_no_torch(folder: Path) -> None:
+def test_a_run_that_resumes_needs_no_torch(folder: Path) -> None:
     """Whether its newest checkpoint is whole is looked up for the last line."""
     begun = RunFolder(folder / "runs" / "begun")
     RunWriter(begun).checkpoint(1, {"weight": torch.ones(3)}, {})
     begun.lock.take()
     begun.lock.close()
-    assert why_stuck(begun) is None
+    assert resume_error(begun) is None
     assert ends(folder, [["show", "runs/begun"]]) == [["show runs/begun", 0, False]]
 
 

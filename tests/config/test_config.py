@@ -114,7 +114,7 @@ WRONG: list[tuple[str, Any, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("key", "value", "fragments"), WRONG)
-def test_a_wrong_setting_is_refused_in_one_helpful_line(key: str, value: Any, fragments: tuple[str, ...]) -> None:
+def test_a_wrong_setting_is_rejected_in_one_helpful_line(key: str, value: Any, fragments: tuple[str, ...]) -> None:
     section, dot, name = key.rpartition(".")
     with pytest.raises(UserError) as refused:
         parse({section: {name: value}} if dot else {key: value})
@@ -195,7 +195,7 @@ def test_a_wrong_setting_is_refused_in_one_helpful_line(key: str, value: Any, fr
         ),
     ],
 )
-def test_impossible_combinations_are_refused(tables: dict[str, Any], fragment: str) -> None:
+def test_impossible_combinations_are_rejected(tables: dict[str, Any], fragment: str) -> None:
     with pytest.raises(UserError, match=fragment):
         parse(tables)
 
@@ -251,7 +251,7 @@ def test_overrides_are_toml_or_text_and_leave_the_original_alone() -> None:
     assert tables == {"train": {"lr": 0.1}}
 
 
-def test_an_alpha_is_refused_beside_a_split_that_has_none() -> None:
+def test_an_alpha_is_rejected_with_a_split_that_has_none() -> None:
     assert {*HAVE_ALPHA, "shards", "iid"} == {*schema_of(PartitionChoice)["kind"].options}
     has_none = "has no effect with partition.kind = 'iid'; remove it, or use 'paired-dirichlet' or 'dirichlet' or"
     for alpha in ("0.5", "1"):  # also the default: somebody means something by it
@@ -275,7 +275,7 @@ def test_an_alpha_of_a_file_gives_way_to_a_split_that_has_none() -> None:
     assert [(c.partition.kind, c.partition.alpha) for _, c in expand(both)] == [("dirichlet", 0.5), ("iid", 1.0)]
 
 
-def test_epochs_are_refused_beside_steps_and_those_of_a_file_give_way() -> None:
+def test_epochs_are_rejected_with_steps_and_those_of_a_file_are_replaced() -> None:
     said = r"train.local_epochs = \d has no effect with train.steps_per_round = 2"
     for settings in (["train.local_epochs=5"], ["train.local_epochs=3"], ["grid.train.local_epochs=[5, 1]"]):
         with pytest.raises(UserError, match=said):
@@ -386,18 +386,18 @@ def test_an_axis_decides_what_gives_way_in_each_of_its_runs() -> None:
 
 
 @pytest.mark.parametrize("setting", ["seed", "=5", " =5", ""])
-def test_an_override_without_key_or_value_is_refused(setting: str) -> None:
+def test_an_override_without_key_or_value_is_rejected(setting: str) -> None:
     with pytest.raises(UserError, match=r"expected key=value, for example train\.lr=0\.05"):
         override({}, [setting])
 
 
-def test_an_override_below_a_value_is_refused() -> None:
+def test_an_override_below_a_value_is_rejected() -> None:
     with pytest.raises(UserError, match="'seed' is a single value"):
         override({"seed": 7}, ["seed.x=1"])
 
 
 @pytest.mark.parametrize("text", ["2020-01-01", "12:30:00"])
-def test_values_that_only_toml_knows_are_refused_like_others(text: str) -> None:
+def test_values_that_only_toml_knows_are_rejected_like_others(text: str) -> None:
     with pytest.raises(UserError, match=r"data\.dir = .*expected a string"):
         cells(override({}, [f"data.dir={text}"]))
 
@@ -457,7 +457,7 @@ def test_who_gives_a_list_hears_of_grids(setting: str, hint: str) -> None:
 
 
 @pytest.mark.parametrize("setting", ["grid.seed=[7,8", "grid.method.name=[sage, fedavg]", 'data.dir="a'])
-def test_a_list_or_string_that_does_not_end_is_refused(setting: str) -> None:
+def test_a_list_or_string_that_does_not_end_is_rejected(setting: str) -> None:
     with pytest.raises(UserError, match="a bracket or a quote is missing, or a string in it is not quoted"):
         override({}, [setting])
 
@@ -473,7 +473,7 @@ def test_a_list_or_string_that_does_not_end_is_refused(setting: str) -> None:
         ({"seed": [7, 7]}, "creates the run 'seed7' twice"),
     ],
 )
-def test_a_wrong_grid_is_refused(grid: Any, fragment: str) -> None:
+def test_a_wrong_grid_is_rejected(grid: Any, fragment: str) -> None:
     with pytest.raises(UserError) as refused:
         cells({"grid": grid})
     assert fragment in str(refused.value)
@@ -510,7 +510,7 @@ def test_files_are_read_by_path_and_presets_by_name(tmp_path: Path, monkeypatch:
         ("n" * 300, b"", "cannot be read: File name too long"),
     ],
 )
-def test_files_that_cannot_be_read_are_refused(
+def test_files_that_cannot_be_read_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes | None, fragment: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -537,7 +537,7 @@ DEEP = [f"a = {'[' * 331}{']' * 331}", f"a = {'[' * 9999}", f"{'.'.join('a' * 99
 
 
 @pytest.mark.parametrize("text", DEEP)
-def test_settings_nested_beyond_reason_are_refused(tmp_path: Path, text: str) -> None:
+def test_settings_nested_beyond_reason_are_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / "deep.toml").write_text(text)
     with pytest.raises(UserError, match=r"^\S*deep\.toml: not valid TOML: nested deeper than 50 levels$"):
         read_toml(str(tmp_path / "deep.toml"))
@@ -549,7 +549,7 @@ def test_settings_nested_beyond_reason_are_refused(tmp_path: Path, text: str) ->
             override(given, settings)
 
 
-def test_a_number_with_thousands_of_digits_is_refused(tmp_path: Path) -> None:
+def test_a_number_with_thousands_of_digits_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "long.toml").write_text(f"seed = {'9' * 5000}")
     with pytest.raises(UserError, match=r"long\.toml: not valid TOML: Exceeds the limit"):
         read_toml(str(tmp_path / "long.toml"))
@@ -692,7 +692,7 @@ def test_what_all_tables_of_an_axis_set_must_not_get_lost() -> None:
     assert [(name, config.method.settings) for name, config in expand(given)] == [("seed7", ())]
 
 
-def test_a_setting_that_some_tables_of_an_axis_make_is_refused() -> None:
+def test_a_setting_that_some_tables_of_an_axis_make_is_rejected() -> None:
     with pytest.raises(UserError, match=r"^method\.tau: only some values of grid\.method set it"):
         names("method.tau=0.8")
 
@@ -720,7 +720,7 @@ def test_the_dataset_decides_ramp_and_tuning_unless_they_are_set(data: str, ramp
         ("grid.data.labels_per_class=[2, 3]", "data.label_fraction=0.5"),
     ],
 )
-def test_a_setting_that_applies_in_no_run_of_a_grid_is_refused(axis: str, setting: str) -> None:
+def test_a_setting_that_applies_in_no_run_of_a_grid_is_rejected(axis: str, setting: str) -> None:
     key, _, value = setting.partition("=")
     with pytest.raises(UserError, match=rf"^{key} = {value} has no effect with"):
         override({}, [axis, setting])

@@ -1,4 +1,4 @@
-"""What signatures say of settings, and that one mistake is told in the same words wherever it is made."""
+"""Settings declared by signatures; the same mistake gives the same message everywhere."""
 
 import json
 from collections.abc import Callable
@@ -85,7 +85,7 @@ def test_types_that_are_nowhere_are_one_line() -> None:
         schema_of(mine)
 
 
-def test_a_range_without_a_number_is_the_mistake_of_who_declares_it() -> None:
+def test_a_range_without_a_number_is_rejected_at_its_declaration() -> None:
     def mine(tau: Annotated[float, Range(1, 0)] = 0.6) -> None: ...
 
     def nobody(tau: Annotated[float, Range(0, nan)] = 0.6) -> None: ...
@@ -131,7 +131,7 @@ def test_values_arrive_as_declared(key: str, value: Any, expected: Any) -> None:
         ("other", 3, "other: unsupported type; annotate it as bool, int, float or Literal"),
     ],
 )
-def test_values_that_do_not_fit_are_refused(key: str, value: Any, message: str) -> None:
+def test_values_that_do_not_fit_are_rejected(key: str, value: Any, message: str) -> None:
     with pytest.raises(UserError) as refused:
         check_value(key, value, SCHEMA[key])
     assert message in str(refused.value)
@@ -230,13 +230,13 @@ def test_one_mistake_has_one_wording(
     """Where a list could stand for several runs, that is said after it."""
     monkeypatch.setitem(METHODS, "mine", mine)
     init(tmp_path / "home", 2)
-    told = [place(what, value, tmp_path / "home") for place in (in_configuration, in_method, in_deployment)]
-    assert [message.partition("; for several runs")[0] for message in told] == [said] * 3
-    assert ["for several runs" in message for message in told] == [isinstance(value, list)] * 2 + [False]
+    messages = [place(what, value, tmp_path / "home") for place in (in_configuration, in_method, in_deployment)]
+    assert [message.partition("; for several runs")[0] for message in messages] == [said] * 3
+    assert ["for several runs" in message for message in messages] == [isinstance(value, list)] * 2 + [False]
 
 
 @pytest.mark.parametrize("value", [nan, inf, -1, "much", [0.1, 0.2]])
-def test_numbers_of_configurations_and_methods_are_refused_alike(value: Any) -> None:
+def test_numbers_of_configurations_and_methods_are_rejected_alike(value: Any) -> None:
     limits = declared_by("sage")["mu_u"].limits
     ours = refusal("method.mu_u", lambda: build_method("sage", {"mu_u": value}))
     theirs = refusal("train.lr", lambda: parse({"train": {"lr": value}}))
@@ -245,7 +245,7 @@ def test_numbers_of_configurations_and_methods_are_refused_alike(value: Any) -> 
     )
 
 
-def test_a_range_is_told_in_the_digits_that_there_is_room_for() -> None:
+def test_a_range_is_shown_in_the_digits_that_fit() -> None:
     ranges = Range(0, 100_000_000), Range(0.5)
     assert [str(each) for each in ranges] == [f"{each}" for each in ranges] == ["0 to 100000000", "0.5 upwards"]
     assert [f"{each:g}" for each in ranges] == ["0 to 1e+08", "0.5 upwards"]

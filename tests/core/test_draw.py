@@ -104,5 +104,5 @@ ONLY_SOME = "; remove it, or use partition.labels = 'few-clients' or 'knowing-cl
         ),
     ],
 )
-def test_it_is_refused_where_it_says_nothing(settings: list[str], said: str, tiny_data: Dataset) -> None:
+def test_it_is_rejected_where_it_says_nothing(settings: list[str], said: str, tiny_data: Dataset) -> None:
     assert refusal([*settings, LABELED], tiny_data) == said

@@ -35,7 +35,7 @@ def test_classes_without_a_label_are_pointed_out() -> None:
     assert notes() == []
 
 
-def test_rounds_that_draw_nobody_with_labels_are_pointed_out() -> None:
+def test_rounds_without_labeled_clients_are_pointed_out() -> None:
     """C(3, 2) of C(4, 2) draws have none of one client, C(2, 2) none of two, and none has none of three."""
     few = ("partition.clients=4", "train.clients_per_round=2", "partition.kind=iid")
     found = [notes(*few, f"partition.labeled_clients={number}") for number in (1, 2, 3)]

@@ -42,7 +42,7 @@ def test_a_secret_draw_of_few_clients_spends_less() -> None:
     assert all_of_them == whole
 
 
-def test_a_run_tells_what_it_spends_before_it_starts() -> None:
+def test_a_run_prints_its_costs_before_it_starts() -> None:
     config = tiny_config("train.rounds=20", "train.clients_per_round=2", "partition.clients=4")
     assert privacy_notes(config) == []
     config = replace(config, privacy=Privacy(clip=1.0, noise=30.0))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fssl.core.attack import mislabeled, spoiled
+from fssl.core.attack import attacked_upload, mislabeled
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.core.robust import Aggregation, assumed, krum, median, trimmed
@@ -152,7 +152,7 @@ def test_an_attack_multiplies_the_update(kind: str, factor: float) -> None:
     sent = Weights({"w": torch.tensor([1.0])}, {"n.running_var": torch.tensor([1.0])})
     honest = Weights({"w": torch.tensor([1.5])}, {"n.running_var": torch.tensor([1.2])})
     for client in (1, 2):
-        made = spoiled(config, 1, Upload(client, honest, 5, {}), Payload(sent, {})).weights
+        made = attacked_upload(config, 1, Upload(client, honest, 5, {}), Payload(sent, {})).weights
         assert made.params["w"].item() == pytest.approx(1 + factor * 0.5 if client < 2 else 1.5)
         expected = max(0, 1 + factor * 0.2) if client < 2 else 1.2  # a variance stays one
         assert made.buffers["n.running_var"].item() == pytest.approx(expected)
@@ -162,7 +162,7 @@ def test_noise_is_as_large_as_promised_and_the_same_again() -> None:
     config = tiny_config("attack.kind=noise", "attack.factor=3")
     sent, honest = ({"w": torch.full((10_000,), value)} for value in (0.0, 0.1))
     upload, payload = Upload(0, Weights(honest, {}), 1, {}), Payload(Weights(sent, {}), {})
-    first, again, other = (spoiled(config, round, upload, payload).weights.params["w"] for round in (1, 1, 2))
+    first, again, other = (attacked_upload(config, round, upload, payload).weights.params["w"] for round in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert (first - 0.1).std().item() == pytest.approx(0.3, rel=0.05)

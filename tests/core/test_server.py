@@ -196,7 +196,7 @@ def take_step(part: Any, i: int) -> Any:
     return type(part)(*(take_step(value, i) for value in part))
 
 
-def test_it_is_refused_where_a_round_has_several_groups(make_federation: Make) -> None:
+def test_it_is_rejected_where_a_round_has_several_groups(make_federation: Make) -> None:
     settings = ("method.name=rscfed", "partition.labels=knowing-clients", "partition.labeled_clients=1")
     with pytest.raises(UserError, match="needs a single group of clients per round, but method 'rscfed' draws 3"):
         make_federation(*settings, *BROADCAST)
@@ -214,7 +214,7 @@ RULES = {
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.slow
-def test_a_resumed_server_goes_on_as_it_would_have(rule: str, make_federation: Make) -> None:
+def test_a_resumed_server_resumes_as_it_would_have(rule: str, make_federation: Make) -> None:
     settings = ("method.name=flexmatch", "train.steps_per_round=3", *RULES[rule])
     engine = LocalEngine(make_federation(*settings, "compute.lanes=1"))
     snapshots = [engine.snapshot for _ in engine.rounds(4)]
@@ -269,5 +269,5 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("settings", REFUSED)
-def test_what_makes_no_sense_is_refused(settings: tuple[str, ...], tiny_data: Dataset) -> None:
+def test_what_makes_no_sense_is_rejected(settings: tuple[str, ...], tiny_data: Dataset) -> None:
     assert REFUSED[settings] in refusal(settings, tiny_data)

@@ -49,10 +49,10 @@ def test_no_decay_is_the_plain_model(tmp_path: Path) -> None:
     assert all(torch.equal(plain[name], smoothed[name]) for name in plain | smoothed)
 
 
-def test_it_changes_nothing_but_what_is_told(tmp_path: Path) -> None:
+def test_it_changes_only_what_is_reported(tmp_path: Path) -> None:
     plain, both = run(tmp_path / "plain"), run(tmp_path / "both", "server.ema=0.9")
-    told = [{k: v for k, v in line.items() if not k.startswith("ema_")} for line in records(both)]
-    assert told == records(plain)
+    lines = [{k: v for k, v in line.items() if not k.startswith("ema_")} for line in records(both)]
+    assert lines == records(plain)
     assert not list(plain.glob("model-*"))
     models = [load_file(folder / "model.safetensors") for folder in (plain, both)]
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[0] | models[1])
@@ -151,7 +151,7 @@ def test_a_resumed_run_smooths_on(tmp_path: Path, method: str) -> None:
     assert (broken / "model-ema.safetensors").read_bytes() == (straight / "model-ema.safetensors").read_bytes()
 
 
-def test_commands_tell_of_it(fssl: Fssl, tmp_path: Path) -> None:
+def test_commands_report_it(fssl: Fssl, tmp_path: Path) -> None:
     folder = run(tmp_path / "run", "server.ema=0.9")
     result = json.loads((folder / "summary.json").read_text())["ema_result"]
     assert f"{result:.2f} %" in next(line for line in fssl("show", folder).out.splitlines() if "smoothed" in line)

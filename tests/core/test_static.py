@@ -222,7 +222,7 @@ def test_lanes_of_any_kind_measure_the_same(lanes: str, make_federation: Make) -
         other.close()
 
 
-def test_what_has_no_statistics_is_refused(tiny_data: Dataset) -> None:
+def test_what_has_no_statistics_is_rejected(tiny_data: Dataset) -> None:
     assert "the server has no images" in refusal(["server.static_norm=server"], tiny_data)
     assert "other norms have no running statistics" in refusal(
         [*AT, "server.static_norm=all", "model.norm=group"], tiny_data
@@ -234,7 +234,7 @@ def test_what_has_no_statistics_is_refused(tiny_data: Dataset) -> None:
         assert "splits its model into parts" in refused
 
 
-def test_sums_of_sites_do_not_go_beside_masks(tiny_data: Dataset) -> None:
+def test_sums_of_sites_are_rejected_with_masks(tiny_data: Dataset) -> None:
     masks = ["privacy.aggregation=secagg+", "compute.engine=flower", "train.clients_per_round=3"]
     refused = refusal([*masks, "server.static_norm=sites"], tiny_data)
     assert "with privacy.aggregation = 'secagg+': the sums that sites send would not be masked" in refused

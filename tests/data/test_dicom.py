@@ -139,7 +139,7 @@ def test_tiff_and_bmp_are_read_as_png_is(kind: str) -> None:
     assert np.array_equal(first, second)
 
 
-def test_a_tiff_of_16_bits_is_scaled_and_one_of_floats_refused() -> None:
+def test_a_tiff_of_16_bits_is_scaled_and_one_of_floats_rejected() -> None:
     deep, floats = BytesIO(), BytesIO()
     Image.fromarray(np.full((4, 4), 32896, np.uint16)).save(deep, "tiff")
     Image.fromarray(np.zeros((4, 4), np.float32)).save(floats, "tiff")

@@ -569,7 +569,7 @@ def test_an_empty_folder_that_is_left_out_does_not_hinder_a_split(tmp_path: Path
     assert (data.card.classes, data.card.num_test) == (("cat", "dog"), 2)
 
 
-def test_what_is_wrong_with_the_layout_is_refused_all_the_same(root: Path) -> None:
+def test_what_is_wrong_with_the_layout_is_rejected_all_the_same(root: Path) -> None:
     allowed = PETS._replace(skip_bad=True)
     (root / "clients/a/labelled").mkdir()
     assert problems(lambda: load_federation(root, allowed)) == ["clients/a/labelled: did you mean 'labeled'?"]
@@ -579,7 +579,7 @@ def test_what_is_wrong_with_the_layout_is_refused_all_the_same(root: Path) -> No
     assert problems(lambda: load_federation(root, allowed)) == ["c: no readable image to train on"]
 
 
-def test_names_and_folders_that_no_record_can_hold_are_refused_all_the_same(root: Path, tmp_path: Path) -> None:
+def test_names_and_folders_that_no_record_can_hold_are_rejected_all_the_same(root: Path, tmp_path: Path) -> None:
     paint(root / "clients/c/unlabeled/a\nb.png", 1)
     (tmp_path / "elsewhere").mkdir()
     (root / "clients/c/unlabeled/more").symlink_to(tmp_path / "elsewhere")
@@ -589,7 +589,7 @@ def test_names_and_folders_that_no_record_can_hold_are_refused_all_the_same(root
     ]
 
 
-def test_a_folder_whose_name_is_refused_is_looked_into_once_it_is_mended(root: Path) -> None:
+def test_a_folder_with_a_rejected_name_is_read_once_it_is_renamed(root: Path) -> None:
     twin = root / "clients/a/labeled/cat "
     paint(twin / "7.png", 1).write_bytes(b"no image")
     assert check(root).problems == [

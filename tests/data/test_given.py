@@ -141,7 +141,7 @@ REFUSED: dict[str, tuple[Callable[[], object], list[str], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_is_refused_in_a_line(name: str) -> None:
+def test_what_does_not_fit_is_rejected_in_a_line(name: str) -> None:
     make, settings, message = REFUSED[name]
     if name == "engine":
         pytest.importorskip("flwr")
@@ -150,7 +150,7 @@ def test_what_does_not_fit_is_refused_in_a_line(name: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_what_was_given_is_recorded_and_a_run_goes_on_with_nothing_else(tmp_path: Path, fssl: Fssl) -> None:
+def test_given_objects_are_recorded_and_required_on_resume(tmp_path: Path, fssl: Fssl) -> None:
     out, longer = tmp_path / "run", (*SHORT, "train.rounds=2")
     package.run(package.experiment(*SHORT, dataset=DIGITS), out)
     (run,) = package.runs(out)
@@ -195,7 +195,7 @@ def test_a_model_of_own_images_knows_their_classes(tmp_path: Path, classes: tupl
     assert package.load(tmp_path).classes == (classes or tuple("0123456789"))
 
 
-def test_a_dataset_may_say_who_holds_what(tmp_path: Path) -> None:
+def test_a_dataset_may_assign_images_to_clients(tmp_path: Path) -> None:
     experiment = package.experiment(*SHORT, "data.name=folder", *OWN[:2], dataset=by_clients())
     package.run(experiment, tmp_path)
     assert experiment.config.partition.clients == 4
@@ -240,12 +240,12 @@ def test_images_of_one_s_own_need_no_settings_but_how_many_labels(tmp_path: Path
         ((pixels[:0], truth[:0]), r"int64 \[0\]: expected images"),
     ],
 )
-def test_what_is_no_images_with_labels_is_refused(train: object, reason: str) -> None:
+def test_what_is_no_images_with_labels_is_rejected(train: object, reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         package.dataset(train, DIGITS.test)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("names", [("a", "a"), ("a", ""), (1, 2), ("a\tb", "c"), ("a",)])
-def test_classes_that_no_record_could_hold_are_refused_at_once(names: tuple[object, ...]) -> None:
+def test_classes_that_no_record_could_hold_are_rejected_at_once(names: tuple[object, ...]) -> None:
     with pytest.raises(UserError, match=r"classes = \[.*\]: expected at least two different names"):
         package.dataset(DIGITS.train, DIGITS.test, classes=names)  # type: ignore[arg-type]

@@ -105,7 +105,7 @@ def test_it_can_be_looked_at(fssl: Fssl) -> None:
         (["--set", 'data.classes=["one", "two"]'], "'three' is not one of the agreed classes"),
     ],
 )
-def test_what_does_not_fit_is_refused(words: list[str], message: str, fssl: Fssl) -> None:
+def test_what_does_not_fit_is_rejected(words: list[str], message: str, fssl: Fssl) -> None:
     code, _, said = run(fssl, *words)
     assert (code, message in said) == (2, True), said
     assert not Path("run").exists()
@@ -186,7 +186,7 @@ def test_who_has_no_test_images_hears_how_to_split_some_off(fssl: Fssl) -> None:
     assert run(fssl, "--set", "data.test_share=0.2")[0] == 0
 
 
-def test_a_test_part_that_cannot_be_split_off_is_refused(fssl: Fssl) -> None:
+def test_a_test_part_that_cannot_be_split_off_is_rejected(fssl: Fssl) -> None:
     code, _, said = run(fssl, "--set", "data.test_share=0.25")
     assert (code, "already has test images" in said) == (2, True)
     shutil.rmtree("numbers/test")

@@ -131,7 +131,7 @@ def test_bad_tails(settings: list[str], said: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_tail_that_no_class_has_is_refused(digits: Dataset) -> None:
+def test_a_tail_that_no_class_has_is_rejected(digits: Dataset) -> None:
     with pytest.raises(UserError, match=r"class 0 has 1\d* images, too few for 8 labeled and 1000 more"):
         partition_images(config_of("data.head=1000"), digits)
 

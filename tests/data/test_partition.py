@@ -546,7 +546,7 @@ def test_bad_requests_are_named_in_one_line(changes: dict[str, object], message:
     assert "\n" not in str(caught.value)
 
 
-def test_labels_beyond_the_classes_are_refused() -> None:
+def test_labels_beyond_the_classes_are_rejected() -> None:
     with pytest.raises(UserError, match="labels are from 0 to 2, expected 0 to 1"):
         split_labels(labels_of([3, 3, 3]), 2, 1)
 

@@ -172,7 +172,7 @@ def test_moving_images_show_their_first_frame(tmp_path: Path) -> None:
         assert (read_picture(path, 8, 1) == 10).all()
 
 
-def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decompression_bomb_is_rejected_before_it_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.png"
     monkeypatch.setattr(Image.Image, "load", None)  # decoding would fail in another way
     path.write_bytes(png_of(10_000, 9_000, 1, 0, b""))
@@ -191,7 +191,7 @@ def test_the_largest_image_is_still_read(tmp_path: Path, monkeypatch: pytest.Mon
     assert "5 x 13 pixels" in complaint(path)
 
 
-def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
+def test_a_huge_file_is_rejected_unread(tmp_path: Path) -> None:
     path = tmp_path / "x.webp"
     with path.open("wb") as file:
         file.truncate(pictures.MAX_BYTES + 2**20)

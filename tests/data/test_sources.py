@@ -151,7 +151,7 @@ def test_synthetic_follows_its_options() -> None:
     assert "has no options" in complaint(lambda: load("digits", size=9))
 
 
-def test_synthetic_classes_can_be_told_apart_but_not_by_their_means_alone() -> None:
+def test_synthetic_classes_are_separable_but_not_by_their_means_alone() -> None:
     made = load("synthetic")
     pixels, tests = (split.images.reshape(len(split.labels), -1).astype(float) for split in (made.train, made.test))
     means = np.stack([pixels[made.train.labels == c].mean(0) for c in range(10)])

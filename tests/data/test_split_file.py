@@ -83,7 +83,7 @@ def replaced(number: int, **changes: Any) -> dict[str, Any]:
         ({"clients": [{"labeled": [], "unlabeled": [*range(6)]}]}, "no client has a labeled image"),
     ],
 )
-def test_what_is_no_partition_is_refused_in_one_line(content: Any, message: str) -> None:
+def test_what_is_no_partition_is_rejected_in_one_line(content: Any, message: str) -> None:
     with pytest.raises(UserError) as refused:
         read_partition(write(content), 6)
     assert str(refused.value).startswith(f"partition.file = 'split.json': {message}")
@@ -91,7 +91,7 @@ def test_what_is_no_partition_is_refused_in_one_line(content: Any, message: str)
 
 
 @pytest.mark.parametrize("content", [b"", b'{"clients": [', b"\xff\xfe", b"[" * 100_000])
-def test_what_is_no_json_is_refused(content: bytes) -> None:
+def test_what_is_no_json_is_rejected(content: bytes) -> None:
     Path("split.json").write_bytes(content)
     with pytest.raises(UserError, match=r"^partition\.file = 'split\.json': expected a JSON file$"):
         read_partition(Path("split.json"), 6)
@@ -120,7 +120,7 @@ def test_a_run_from_a_file_is_the_run_that_was_dealt(fssl: Fssl) -> None:
     assert "alpha" not in recorded.partition("[partition]")[2].partition("[model]")[0]
 
 
-def test_a_run_goes_on_with_its_own_file_only(fssl: Fssl) -> None:
+def test_a_run_resumes_with_its_own_file_only(fssl: Fssl) -> None:
     digits_split("split.json")
     assert fssl("run", "smoke", *SMALL, "--set", "partition.file=split.json", "--out", "run").code == 0
     on = ("run", "run", "--resume", "--set", "train.rounds=3")
@@ -134,7 +134,7 @@ def test_a_run_goes_on_with_its_own_file_only(fssl: Fssl) -> None:
     assert fssl(*on, "--set", "partition.file=run/split.json").code == 0
 
 
-def test_a_run_goes_on_by_its_folder_wherever_its_file_is(
+def test_a_run_resumes_by_its_folder_wherever_its_file_is(
     fssl: Fssl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its own copy, which is not its name on record; a copy that was changed does not count."""
@@ -207,7 +207,7 @@ def test_a_failed_step_is_taken_again_wherever_the_file_is(fssl: Fssl, monkeypat
         (["partition.file=."], "partition.file = '.' cannot be read: Is a directory"),
     ],
 )
-def test_what_does_not_go_with_a_file_is_refused(fssl: Fssl, settings: list[str], message: str) -> None:
+def test_what_does_not_go_with_a_file_is_rejected(fssl: Fssl, settings: list[str], message: str) -> None:
     digits_split("split.json")
     more = [word for setting in settings for word in ("--set", setting)]
     said = fssl("run", "smoke", "--set", "partition.file=split.json", *more, "--out", "run")

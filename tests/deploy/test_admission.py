@@ -15,10 +15,10 @@ from shutil import copyfile
 import pytest
 
 from fssl.deploy import admission, sites
-from fssl.deploy.control import check_gate, check_manner, connect, let_in, nodes, shut
+from fssl.deploy.control import check_gate, check_security, close_gate, connect, nodes, open_gate
 from fssl.deploy.home import ServerPart, init, server_part, site_part
 from fssl.deploy.orders import await_folder
-from fssl.deploy.sites import await_server, manner_of
+from fssl.deploy.sites import await_server, server_security
 from fssl.engines.flower.identity import Node, fingerprint
 from fssl.engines.flower.internals import ACQUIRE_TASK, LIST_NODES, ONLINE, UNREGISTERED
 from fssl.errors import RunError, UserError
@@ -63,7 +63,7 @@ def test_sites_are_known_by_the_keys_in_the_servers_folder(server: ServerPart, h
     assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, True]
 
 
-def test_two_sites_with_one_key_are_refused(server: ServerPart) -> None:
+def test_two_sites_with_one_key_are_rejected(server: ServerPart) -> None:
     from fssl.deploy.keys import admitted_sites
 
     copyfile(server.keys / "site-1.pub", server.keys / "site-3.pub")
@@ -102,11 +102,11 @@ def test_without_flower_every_command_says_so_in_one_line(
 def test_every_start_has_a_credential_of_its_own_and_a_closed_door(server: ServerPart) -> None:
     tokens = set()
     for _ in range(2):
-        shut(server)
+        close_gate(server)
         connect(server, insecure=False)
         assert server.flower.stat().st_mode & 0o777 == 0o700
         assert not (server.flower / "open").exists()
-        let_in(server)
+        open_gate(server)
         assert (server.flower / "open").exists()
         tokens.add((server.flower / "operator").read_text())
         for name in ("operator", "credentials.yaml"):
@@ -120,7 +120,7 @@ def test_the_flwr_command_sends_the_credential(server: ServerPart, monkeypatch: 
     from flwr.cli import utils
     from flwr.supercore.credential_store import file_credential_store
 
-    shut(server)
+    close_gate(server)
     connect(server, insecure=False)
     monkeypatch.setattr(file_credential_store, "CREDENTIAL_FILE_PATH", server.flower / "credentials.yaml")
     plugin = utils.load_cli_auth_plugin_from_connection(server.address)
@@ -163,7 +163,7 @@ def serving(server: ServerPart, code: int, is_encrypted: bool, port: int = 0, be
 def test_a_server_that_lets_anyone_register_keys_does_not_run(server: ServerPart, insecure: bool) -> None:
     with serving(server, 401, not insecure) as port:
         check_gate(server._replace(port=port), insecure)
-    open_to_all = pytest.raises(RunError, match=r"does not refuse strangers \(/v1/control/list-nodes: status 200\)")
+    open_to_all = pytest.raises(RunError, match=r"does not reject strangers \(/v1/control/list-nodes: status 200\)")
     with serving(server, 200, not insecure) as port, open_to_all:
         check_gate(server._replace(port=port), insecure)
     with pytest.raises(RunError, match="does not answer"):
@@ -171,8 +171,8 @@ def test_a_server_that_lets_anyone_register_keys_does_not_run(server: ServerPart
 
 
 @pytest.mark.parametrize(("path", "code"), [(LIST_NODES, 404), (ACQUIRE_TASK, 200), (ACQUIRE_TASK, 503)])
-def test_every_answer_but_a_refusal_opens_the_gate(server: ServerPart, path: str, code: int) -> None:
-    opened = pytest.raises(RunError, match=rf"does not refuse strangers \({path}: status {code}\), so it was stopped")
+def test_every_answer_except_a_rejection_opens_the_gate(server: ServerPart, path: str, code: int) -> None:
+    opened = pytest.raises(RunError, match=rf"does not reject strangers \({path}: status {code}\), so it was stopped")
     with serving(server, code, True, below=path) as port, opened:
         check_gate(server._replace(port=port), False)
 
@@ -186,19 +186,19 @@ def test_every_answer_but_a_refusal_opens_the_gate(server: ServerPart, path: str
 )
 def test_a_run_is_ordered_as_the_server_was_started(server: ServerPart, started: bool, message: str) -> None:
     with pytest.raises(RunError, match="has not been started yet"):
-        check_manner(server, started)
-    shut(server)
+        check_security(server, started)
+    close_gate(server)
     connect(server, started)
-    check_manner(server, started)
+    check_security(server, started)
     with pytest.raises(UserError, match=message):
-        check_manner(server, not started)
+        check_security(server, not started)
 
 
 def test_a_credential_of_another_server_is_said_so(server: ServerPart) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
     with pytest.raises(RunError, match="has not been started yet"):
         nodes(server)
-    shut(server)
+    close_gate(server)
     with serving(server, 401, is_encrypted=True) as port:
         other = server._replace(port=port)
         connect(other, insecure=False)
@@ -213,7 +213,7 @@ def known_to(server: ServerPart, monkeypatch: pytest.MonkeyPatch, *there: Node) 
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(admission, "nodes", lambda part: [*there])
     monkeypatch.setattr(admission, "flwr", lambda part, *words: asked.append(words))
-    shut(server)
+    close_gate(server)
     connect(server, insecure=False)
     return asked
 
@@ -238,7 +238,7 @@ def test_sites_are_admitted_and_keys_that_have_gone_are_withdrawn(
     assert said == [gone, "admitted: site-1, site-2"]
 
 
-def test_a_key_that_was_withdrawn_is_refused_before_any_other_is(
+def test_a_key_that_was_withdrawn_is_rejected_before_any_other_is(
     server: ServerPart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, second, _ = keys_of(server)
@@ -274,9 +274,7 @@ def test_the_operator_sees_every_site_and_every_stranger(server: ServerPart, mon
     ]
 
 
-def test_without_keys_nobody_knows_which_node_is_which_site(
-    server: ServerPart, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_keys_nodes_cannot_be_matched_to_sites(server: ServerPart, monkeypatch: pytest.MonkeyPatch) -> None:
     known_to(server, monkeypatch, Node(10, "", status=ONLINE, since="10:00"), Node(20, "", status="offline"))
     connect(server, insecure=True)
     rows, warnings = admission.look(server._replace(sites=["site-1"]))
@@ -290,9 +288,9 @@ def test_without_keys_nobody_knows_which_node_is_which_site(
 def test_a_site_sees_how_a_server_speaks(server: ServerPart) -> None:
     for is_encrypted, manner in ((True, "TLS"), (False, "plain")):
         with serving(server, 404, is_encrypted) as port:
-            assert manner_of(f"127.0.0.1:{port}") == manner
-    assert manner_of(f"127.0.0.1:{port}") is None
-    assert manner_of("no-such-name.invalid:1") is None
+            assert server_security(f"127.0.0.1:{port}") == manner
+    assert server_security(f"127.0.0.1:{port}") is None
+    assert server_security("no-such-name.invalid:1") is None
 
 
 @pytest.mark.parametrize(

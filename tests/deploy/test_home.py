@@ -21,7 +21,7 @@ from typing import Any, cast
 import pytest
 
 from fssl.config import only_run, override, read_toml
-from fssl.deploy.control import connect, shut
+from fssl.deploy.control import close_gate, connect
 from fssl.deploy.home import ServerPart, SitePart, init, is_free, server_part, site_part
 from fssl.deploy.orders import events, follow, for_sites
 from fssl.deploy.programs import NEW_START, wait_for
@@ -58,7 +58,7 @@ def test_a_new_folder_reads_back(home: Path) -> None:
     assert site_part(home / "site-2", None) == site
 
 
-def test_a_folder_with_something_in_it_is_refused(home: Path) -> None:
+def test_a_folder_with_something_in_it_is_rejected(home: Path) -> None:
     with pytest.raises(UserError, match="is not empty"):
         init(home, 3)
 
@@ -109,7 +109,7 @@ def test_settings_are_text(home: Path) -> None:
         server_part(home)
 
 
-def test_an_unknown_device_is_refused(home: Path) -> None:
+def test_an_unknown_device_is_rejected(home: Path) -> None:
     path = home / "site-1" / "site.toml"
     path.write_text(path.read_text().replace('device = "auto"', 'device = "gpu"'))
     with pytest.raises(UserError, match=r"site\.toml: device 'gpu' is unknown; did you mean 'cuda'"):
@@ -134,7 +134,7 @@ def refused_site(fssl: Fssl, home: Path, *more: str | Path) -> str:
     return said.err.replace("fssl: ", "").strip()
 
 
-def test_a_device_that_is_not_there_is_refused_before_a_site_connects(
+def test_a_device_that_is_not_there_is_rejected_before_a_site_connects(
     home: Path, fssl: Fssl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_keys(home)
@@ -145,7 +145,7 @@ def test_a_device_that_is_not_there_is_refused_before_a_site_connects(
     assert said == f"{path.resolve()}: device = 'cuda': no CUDA device is visible; use 'cpu' or 'auto'"
 
 
-def test_images_that_no_run_can_use_are_refused_before_a_site_connects(home: Path, fssl: Fssl) -> None:
+def test_images_that_no_run_can_use_are_rejected_before_a_site_connects(home: Path, fssl: Fssl) -> None:
     with_keys(home)
     (whole := home.parent / "images").mkdir()
     nothing = "no images to train on, expected some in labeled/CLASS/* or unlabeled/*"
@@ -159,7 +159,7 @@ def test_images_that_no_run_can_use_are_refused_before_a_site_connects(home: Pat
     assert refused_site(fssl, home, "--data", whole / "b").endswith(f"there is no folder {whole / 'b'}")
 
 
-def test_images_that_a_run_may_use_are_not_refused(home: Path) -> None:
+def test_images_that_a_run_may_use_are_not_rejected(home: Path) -> None:
     from fssl.deploy.sites import check_site
 
     part, own, dataset = site_part(home, "site-1"), home.parent / "own", home.parent / "datasets"
@@ -172,7 +172,7 @@ def test_images_that_a_run_may_use_are_not_refused(home: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ca.crt", "key"])
 @pytest.mark.parametrize("text", ["junk", "", "-----BEGIN CERTIFICATE-----\njunk\n-----END CERTIFICATE-----\n"])
-def test_a_damaged_key_or_certificate_is_refused_before_a_site_connects(
+def test_a_damaged_key_or_certificate_is_rejected_before_a_site_connects(
     name: str, text: str, home: Path, fssl: Fssl
 ) -> None:
     with_keys(home)
@@ -181,7 +181,7 @@ def test_a_damaged_key_or_certificate_is_refused_before_a_site_connects(
     assert refused_site(fssl, home) == f"{(home / 'site-1' / name).resolve()} is damaged; {again}"
 
 
-def test_a_key_of_another_kind_is_refused(home: Path) -> None:
+def test_a_key_of_another_kind_is_rejected(home: Path) -> None:
     from fssl.deploy.keys import check_site_keys, write_private
 
     with_keys(home)
@@ -223,7 +223,7 @@ NO_HOST = "is no name or address of a machine"
         ("bücher.example:80", "write 'bücher.example' as 'xn--bcher-kva.example'"),
     ],
 )
-def test_an_address_that_is_none_is_refused(home: Path, server: str, message: str) -> None:
+def test_an_address_that_is_none_is_rejected(home: Path, server: str, message: str) -> None:
     with pytest.raises(UserError, match=rf"site\.toml: server = '{re.escape(server)}': {message}"):
         site_with(home, server)
 
@@ -252,7 +252,7 @@ def test_programs_of_the_server_reach_it_without_the_network(
     assert server.address == f"{address}:{server.port}"
 
 
-def test_a_client_that_there_is_not_is_refused(home: Path) -> None:
+def test_a_client_that_there_is_not_is_rejected(home: Path) -> None:
     path = home / "site-1" / "site.toml"
     path.write_text(path.read_text().replace("client = 0", "client = 7"))
     with pytest.raises(UserError, match="client = 7: expected 0 to 2, as clients = 3"):
@@ -273,7 +273,7 @@ def test_flower_reads_the_names_of_folders(home: Path, monkeypatch: pytest.Monke
         programs.supernode(site, home / 'a"b', insecure=True)
 
 
-def test_a_part_is_nobody_elses(home: Path) -> None:
+def test_a_part_belongs_to_one_run(home: Path) -> None:
     assert [stat.S_IMODE(p.stat().st_mode) for p in sorted(home.iterdir()) if p.is_dir()] == [0o700] * 4
 
 
@@ -472,7 +472,7 @@ def test_an_expired_certificate_is_said(home: Path, monkeypatch: pytest.MonkeyPa
         keys.describe_certificate(server)
 
 
-def test_the_command_tells_what_the_certificate_says(
+def test_the_command_prints_the_certificate(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from fssl.cli import app as cli
@@ -588,10 +588,10 @@ def test_a_site_that_is_not_admitted_yet_tries_again(
     monkeypatch.setattr(sites, "PAUSE", 0)
     part, log = site_part(home, "site-1"), home / "site-1" / "x.log"
     with pytest.raises(RunError, match=f"site-1 ended: .*{end}"):
-        sites.attend(part, ["sh", "-c", FAKE.format(log=log, admitted=3)], log, said.append)
+        sites.keep_connected(part, ["sh", "-c", FAKE.format(log=log, admitted=3)], log, said.append)
     refused = "the server refuses this key: it was not admitted, or a program that has it is connected"
     again = f"site-1: {refused} (after a restart this takes up to a minute); trying again for 1 minutes"
-    assert said == ([again, "site-1: connected"] if patience > 0 else [])  # told once, though refused twice
+    assert said == ([again, "site-1: connected"] if patience > 0 else [])  # reported once, though rejected twice
 
 
 def test_a_site_whose_key_was_withdrawn_does_not_try_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -601,7 +601,7 @@ def test_a_site_whose_key_was_withdrawn_does_not_try_again(home: Path, monkeypat
     part, log = site_part(home, "site-1"), home / "site-1" / "x.log"
     words = "INFO : SuperNode ID: 1\nINFO : SuperNode terminated gracefully\nERROR : Failed to activate SuperNode"
     with pytest.raises(RunError) as error:
-        sites.attend(part, ["echo", words], log, lambda text: None)
+        sites.keep_connected(part, ["echo", words], log, lambda text: None)
     why = "the server takes its key no longer, or somebody stopped Flower's program"
     assert str(error.value) == f"site-1 ended: {why} (log: {log})"
 
@@ -633,7 +633,7 @@ def test_a_site_shows_how_its_rounds_went_and_whether_the_server_answers(home: P
     part, log = site_part(home, "site-1"), home / "site-1" / "x.log"
     log.write_text("INFO : SuperNode ID: 1\nfssl: round 9: answered after 1.0 s\n")
     with pytest.raises(RunError, match="site-1 ended: fssl: round 2"):
-        sites.attend(part, ["sh", "-c", ROUNDS], log, said.append)
+        sites.keep_connected(part, ["sh", "-c", ROUNDS], log, said.append)
     assert said == [
         "site-1: connected",
         "site-1: round 1: this site cannot take part: 'images' cannot be used, 1 problem:",
@@ -650,7 +650,7 @@ def test_a_server_with_another_certificate_comes_with_a_hint(words: str, hint: b
 
     part, log = site_part(home, "site-1"), home / "site-1" / "x.log"
     with pytest.raises(RunError) as error:
-        sites.attend(part, ["sh", "-c", f"echo 'ERROR : {words}'"], log, print)
+        sites.keep_connected(part, ["sh", "-c", f"echo 'ERROR : {words}'"], log, print)
     ask = "is ca.crt of this deployment, and `server` in site.toml one of the names in server.toml? "
     assert str(error.value) == f"site-1 ended: {ask if hint else ''}ERROR : {words} (log: {log})"
 
@@ -751,7 +751,7 @@ def test_a_runs_settings_fit_the_sites() -> None:
         (["privacy.aggregation=secagg+", "train.clients_per_round=2"], "train.clients_per_round = 2: expected 3 to"),
     ],
 )
-def test_what_sites_cannot_do_is_refused_before_they_are_asked(
+def test_what_sites_cannot_do_is_rejected_before_they_are_asked(
     home: Path, tmp_path: Path, settings: list[str], message: str
 ) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
@@ -783,7 +783,7 @@ def asked_of_flower(part: ServerPart, monkeypatch: pytest.MonkeyPatch) -> list[t
     """What a start asks of a server that was started and takes everything."""
     from fssl.deploy import orders
 
-    shut(part)
+    close_gate(part)
     connect(part, insecure=False)
     asked: list[tuple[str, ...]] = []
 
@@ -835,7 +835,7 @@ def to_a_closed_pipe(text: str) -> None:
 
 
 @pytest.mark.parametrize(("say", "why"), [(to_a_full_disk, "No space left on device"), (to_a_closed_pipe, "closed")])
-def test_a_run_that_cannot_be_shown_goes_on(
+def test_a_run_that_cannot_be_shown_continues(
     say: Callable[[str], None], why: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
@@ -912,13 +912,13 @@ def test_a_run_that_is_silent_is_followed_as_long_as_it_runs(tmp_path: Path, mon
 
 def test_a_journal_is_read_on_from_where_one_was(tmp_path: Path) -> None:
     path = journal(tmp_path, {"said": "one"}, {"said": "two"})
-    told = events(path, lambda: "running", 60)
-    assert [next(told), next(told)] == [{"said": "one"}, {"said": "two"}]
+    found = events(path, lambda: "running", 60)
+    assert [next(found), next(found)] == [{"said": "one"}, {"said": "two"}]
     with path.open("r+b") as file:
         file.write(b"\xff" * 10)  # no text, but nobody looks there again
         file.seek(0, 2)
         file.write(b'": 1}\n')
-    assert next(told) == {"half": 1}
+    assert next(found) == {"half": 1}
 
 
 @pytest.mark.slow
@@ -991,7 +991,7 @@ def test_a_run_that_dies_silently_is_noticed(tmp_path: Path) -> None:
     assert str(error.value) == f"{ended}; {GOES_ON} (log: {tmp_path}/superlink.log)"
 
 
-def test_a_run_that_its_server_cuts_off_says_how_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_its_server_cuts_off_says_how_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
     from fssl.deploy import server_app
 
@@ -1019,7 +1019,7 @@ def test_a_damaged_journal_is_named(tmp_path: Path, line: str) -> None:
         follow(path, lambda: "running", lambda text: None)
 
 
-def test_a_folder_whose_name_is_not_utf8_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_folder_whose_name_is_not_utf8_is_rejected_before_anything_is_written(tmp_path: Path) -> None:
     home = tmp_path / os.fsdecode(b"caf\xe9")
     with pytest.raises(UserError, match="it contains a name that is not UTF-8"):
         init(home, 2)
@@ -1044,14 +1044,14 @@ def test_a_log_has_times_and_no_colors_and_a_bound(tmp_path: Path, monkeypatch: 
     with programs.background_program([sys.executable, "-c", TALKS, "0"], tmp_path, log) as process:
         while process.poll() is None:
             time.sleep(0.05)
-        assert programs.last_words(log) == f"ERROR : the end (log: {log})"  # although it has only just ended
+        assert programs.exit_reason(log) == f"ERROR : the end (log: {log})"  # although it has only just ended
     lines = log.read_text().splitlines()
     for line in lines:
         at = datetime.datetime.strptime(line[:21], "%Y-%m-%dT%H:%M:%SZ ").replace(tzinfo=datetime.UTC)
         assert abs(datetime.datetime.now(datetime.UTC) - at) < datetime.timedelta(minutes=5)
     said = ["---- a new start ----", "INFO : begun", "fssl: a line of ours", "ERROR : the end"]
     assert sorted(line[21:] for line in lines) == sorted(said)  # two streams may come in either order
-    growing = programs.Growing(log)
+    growing = programs.TailedFile(log)
     assert "fssl: a line of ours" in growing.news().splitlines()
     with programs.background_program([sys.executable, "-c", TALKS, "1000"], tmp_path, log) as process:
         while process.poll() is None:
@@ -1063,16 +1063,16 @@ def test_a_log_has_times_and_no_colors_and_a_bound(tmp_path: Path, monkeypatch: 
 
 
 def test_the_last_words_of_a_program(tmp_path: Path) -> None:
-    from fssl.deploy.programs import last_words
+    from fssl.deploy.programs import exit_reason
 
     log = tmp_path / "x.log"
     log.write_text(
         "INFO: on\n\x1b[91mERROR \x1b[0m:     Exit Code: 305\nNo link.\n\n[code: 2004] Refused.\nMore.\nINFO: off\n"
     )
-    assert last_words(log) == f"ERROR : Exit Code: 305 No link. [code: 2004] Refused. (log: {log})"
+    assert exit_reason(log) == f"ERROR : Exit Code: 305 No link. [code: 2004] Refused. (log: {log})"
     log.write_text("INFO: on\nINFO:   the end\n")
-    assert last_words(log) == f"INFO: the end (log: {log})"
+    assert exit_reason(log) == f"INFO: the end (log: {log})"
     log.write_text(f"ERROR: of another day\n2026-01-01 12:00:00 {NEW_START}INFO:   on\n")
-    assert last_words(log) == f"INFO: on (log: {log})"
+    assert exit_reason(log) == f"INFO: on (log: {log})"
     log.write_text(f"ERROR: of another day\n2026-01-01 12:00:00 {NEW_START}")
-    assert last_words(log) == f"without a word (log: {log})"
+    assert exit_reason(log) == f"without a word (log: {log})"

@@ -119,7 +119,7 @@ finally:
 
 
 @pytest.mark.skipif(not can_trace(), reason="strace is not installed, or may not trace: no other way to look")
-def test_a_deployment_reaches_for_nobody_else(tmp_path: Path) -> None:
+def test_a_deployment_connects_to_no_other_host(tmp_path: Path) -> None:
     """Server, site, run and the operator's commands, with all programs of Flower."""
     path = os.pathsep.join([ENVIRONMENT["PYTHONPATH"], str(Path(__file__).parents[1])])
     heard = traced([sys.executable, "-c", DEPLOYMENT, str(tmp_path)], tmp_path, env=unsilenced() | {"PYTHONPATH": path})

@@ -19,7 +19,7 @@ from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.core.static_norm import mean_of
 from fssl.deploy.home import site_part
-from fssl.deploy.programs import background_program, last_words, supernode
+from fssl.deploy.programs import background_program, exit_reason, supernode
 from fssl.engines.lanes import set_up_torch
 from fssl.engines.named_tensors import fill
 from fssl.types import Weights
@@ -358,7 +358,7 @@ def test_a_start_after_one_that_was_killed_waits(trial: Trial) -> None:
     assert (trial.folder / "left" / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
 
 
-def test_a_run_whose_start_cannot_write_its_output_goes_on(trial: Trial) -> None:
+def test_a_run_whose_start_cannot_write_its_output_continues(trial: Trial) -> None:
     words = ("start", "smoke", "--home", str(trial.home), "--out", str(trial.folder / "unseen"))
     settings = [word for setting in (*TINY, "partition.clients=3", "train.rounds=15") for word in ("--set", setting)]
     with open("/dev/full", "wb") as full:
@@ -376,7 +376,7 @@ def test_a_run_whose_start_cannot_write_its_output_goes_on(trial: Trial) -> None
     assert [line["clients"] for line in lines(trial.folder / "unseen")] == [[0, 1, 2]] * 15
 
 
-def test_strangers_are_refused(trial: Trial, tmp_path: Path) -> None:
+def test_strangers_are_rejected(trial: Trial, tmp_path: Path) -> None:
     other = Trial(tmp_path / "other")  # keys and a CA that the server does not know
     trial.programs["site-3"].stop()
     mine = trial.home / "site-3"
@@ -398,6 +398,6 @@ def test_strangers_are_refused(trial: Trial, tmp_path: Path) -> None:
         with background_program(words, mine, log) as process:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(40)  # some go on trying for ever
-            print(f"{what}: exit {process.poll()}: {last_words(log)}")
+            print(f"{what}: exit {process.poll()}: {exit_reason(log)}")
             assert process.poll() != 0
             trial.connected(2)

@@ -52,7 +52,7 @@ def test_the_local_label_comes_from_the_joint_batch_in_training_mode(make_federa
 
 
 @pytest.mark.slow
-def test_a_flexmatch_table_goes_on_from_where_it_was(make_federation: Make) -> None:
+def test_a_flexmatch_table_resumes_from_where_it_was(make_federation: Make) -> None:
     """All clients take part; the learning rate is 0, so only the table changes: what is labeled stays labeled."""
     settings = ("method.name=flexmatch", "method.tau=0.26", "train.clients_per_round=4", "train.steps_per_round=1")
     engine = LocalEngine(make_federation(*settings, "train.lr=0"))

@@ -65,7 +65,7 @@ from fssl.engines.flower.nodes import AnyNode
 from fssl.engines.flower.noised import ClippedNoise
 from fssl.engines.flower.plausible import check_weight, outstanding
 from fssl.engines.flower.state import SiteState, round_of
-from helpers.fleet import RUN, Grid, Handler, at_client, at_sites, federation_of, fleet_of, spoiled
+from helpers.fleet import RUN, Grid, Handler, at_client, at_sites, attacked_upload, federation_of, fleet_of
 
 pytestmark = pytest.mark.slow
 
@@ -153,7 +153,7 @@ def coming_and_going(federation: Federation, folder: Path, first: Snapshot | Non
     def handle(message: Message) -> Message | None:
         reply = honest(message)
         if reply and spoil and read_job(message.content)[1:3] == (2, 0):
-            spoiled(reply.content, spoil)
+            attacked_upload(reply.content, spoil)
         return reply
 
     fleet = fleet_of(federation, handle)
@@ -258,7 +258,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("how", BAD)
-def test_a_bad_upload_is_rejected_named_and_the_round_goes_on(how: str, tmp_path: Path) -> None:
+def test_a_bad_upload_is_rejected_and_named_and_the_round_continues(how: str, tmp_path: Path) -> None:
     federation, honest = federation_of(), at_sites(tmp_path)
     clients = federation.drawn_clients(1)
     bad = clients[1]
@@ -267,7 +267,7 @@ def test_a_bad_upload_is_rejected_named_and_the_round_goes_on(how: str, tmp_path
         reply = honest(message)
         assert reply is not None
         if message.metadata.dst_node_id == bad:
-            spoiled(reply.content, how)
+            attacked_upload(reply.content, how)
         return reply
 
     said: list[str] = []
@@ -366,7 +366,7 @@ def test_a_round_of_which_too_little_came_back_is_done_again(failures: int, tmp_
         if message.metadata.dst_node_id in federation.drawn_clients(1)[:2] and left[0]:
             left[0] -= 1
             assert reply is not None
-            spoiled(reply.content, "nan")
+            attacked_upload(reply.content, "nan")
         return reply
 
     check_tries(federation, handle, 2, failures, "1 of 3 clients gave something usable, 2 needed; tried 3 times")
@@ -565,7 +565,7 @@ def test_a_measurement_has_attempts_of_its_own(trained: int, tmp_path: Path) -> 
         reply, times = honest(message), orders.count("train")
         assert reply is not None
         if not is_measuring(message) and times <= 2 * 2:
-            spoiled(reply.content, "nan")
+            attacked_upload(reply.content, "nan")
         if is_measuring(message) and times == trained and message.metadata.dst_node_id < 2 and left[0]:
             left[0] -= 1
             bad_sums(reply.content, "nan")
@@ -595,7 +595,7 @@ def test_a_strict_fleet_stops_where_a_client_is_not_measured(tmp_path: Path) -> 
         list(Engine(federation, fleet).rounds(1))
 
 
-def test_a_site_measures_for_its_own_client_alone_and_not_beside_masks(tmp_path: Path) -> None:
+def test_a_site_measures_only_its_own_client_and_not_with_masks(tmp_path: Path) -> None:
     honest = at_sites(tmp_path)
 
     def to_another(message: Message) -> Message | None:
@@ -614,7 +614,7 @@ def test_a_site_measures_for_its_own_client_alone_and_not_beside_masks(tmp_path:
     assert [*fleet.measure(1, weights)] == [Missing(k, why) for k in range(4)]
 
 
-def test_statistics_are_measured_beside_bounds(tmp_path: Path) -> None:
+def test_statistics_are_measured_with_bounds(tmp_path: Path) -> None:
     """They are not bounded, as those of clients are not."""
     engine = private_engine(tmp_path, *AT_SITES, "privacy.clip=0.01")
     list(engine.rounds(1))
@@ -705,7 +705,7 @@ def test_names_come_back_in_the_methods_order() -> None:
     assert read_job(content) == job
 
 
-def test_a_result_of_another_form_is_refused() -> None:
+def test_a_result_of_another_form_is_rejected() -> None:
     federation = federation_of()
     content = RecordDict({"facts": ConfigRecord({"client": 0, "round": 1, "num_samples": 1}), "upload": ArrayRecord()})
     with pytest.raises(BadUploadError, match="no 'tally'"):
@@ -790,7 +790,7 @@ def test_noise_has_the_promised_size_and_differs_from_run_to_run(tmp_path: Path)
 
 
 @pytest.mark.parametrize("method", ["fedmatch", "proxyfl", "feddb", "fedlabel-2m"])
-def test_methods_that_use_more_than_the_mean_are_refused(method: str) -> None:
+def test_methods_that_use_more_than_the_mean_are_rejected(method: str) -> None:
     """By their settings alone, before anything is started."""
     with pytest.raises(UserError, match=f"privacy.clip: method '{method}' reads more than the mean"):
         method_of(parse(override(read_toml("smoke"), ["privacy.clip=1", f"method.name={method}"])))
@@ -950,7 +950,7 @@ def test_clients_that_were_not_drawn_yet_may_have_labels(sites: Path) -> None:
     assert len(said) == 1
 
 
-def test_a_resumed_run_goes_on_though_labels_are_known_by_heart(sites: Path) -> None:
+def test_a_resumed_run_resumes_though_labels_are_known_by_heart(sites: Path) -> None:
     """Their loss may be 0 then, as it is here without labels."""
     without_labels(sites, "a", "b", "c")
     engine = at_own_images(sites, said := [])
@@ -1123,19 +1123,19 @@ def test_a_site_keeps_the_names_of_its_files_to_itself(
     result = next(iter(fleet.train(1, [0], Engine(federation, fleet).snapshot)))
     assert result == Missing(0, f"{expected}; logs/supernode.log at the site tells why")
     assert here in kept[0]
-    told = f"fssl: round 1: this site cannot take part: {shown.format(images=images, place=place)}"
-    assert told in capsys.readouterr().err  # which `fssl deploy site` passes on
+    line = f"fssl: round 1: this site cannot take part: {shown.format(images=images, place=place)}"
+    assert line in capsys.readouterr().err  # which `fssl deploy site` passes on
 
 
-def test_files_that_a_site_does_without_are_told_there_alone(sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_site_reports_skipped_files_only_locally(sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad_image(sites, images := sites / "clients" / "a")
     engine = at_own_images(sites, said := [], "data.skip_bad=true", "train.rounds=2")
     result = engine.round(1)
     assert (result.clients, result.missing, said) == ([0, 1, 2], [], [])
     line = "unlabeled/a-patient.png: not a PNG, JPEG, WebP, TIFF, BMP or DICOM image"
-    told = capsys.readouterr().err.splitlines()
-    rounds = [text for text in told if re.fullmatch(r"fssl: round 1: answered after \d+\.\d s", text)]
-    others = [text for text in told if text not in rounds]
+    lines = capsys.readouterr().err.splitlines()
+    rounds = [text for text in lines if re.fullmatch(r"fssl: round 1: answered after \d+\.\d s", text)]
+    others = [text for text in lines if text not in rounds]
     terms = "fssl: a run of sage, 2 rounds: this site sends plain uploads, and the sums of all probes"
     assert (len(rounds), others) == (3, [f"fssl: skipped {line}", *[terms] * 3])
     assert (sites.parent / "site-0" / "skipped.txt").read_text() == f"{line}\n"

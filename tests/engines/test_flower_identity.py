@@ -31,7 +31,7 @@ def test_a_site_is_known_by_its_key_whatever_its_node_is_called() -> None:
     assert numbers(Node(11, "k1", "site-3"), Node(33, "k3", "site-1")) == {0: 11, 2: 33}
 
 
-def test_a_stranger_is_nobody_whatever_it_is_called() -> None:
+def test_an_unadmitted_node_is_ignored_whatever_its_name() -> None:
     evil, other = Node(66, "evil", "site-3"), Node(77, "other", "guest")
     found = assign(SITES, [Node(11, "k1", "site-1"), evil, other])
     assert {client: node.number for client, node in found.nodes.items()} == {0: 11}
@@ -47,7 +47,7 @@ def test_of_two_nodes_that_claim_a_site_neither_is_used() -> None:
         assert found.disputed == {2: "2 nodes claim site-3, so none of them is used"}
 
 
-def test_fingerprints_tell_keys_apart() -> None:
+def test_fingerprints_distinguish_keys() -> None:
     """Of the text 'abc', from the standard that defines SHA-256."""
     assert fingerprint(b"abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert fingerprint(b"abd") != fingerprint(b"abc")
@@ -103,7 +103,7 @@ def test_the_keys_are_those_that_flower_vouches_for() -> None:
 
 
 @pytest.mark.usefixtures("flwr")
-def test_without_keys_nonsense_is_nobody_and_two_of_one_number_are_not_used() -> None:
+def test_without_keys_nonsense_is_ignored_and_duplicates_are_not_used() -> None:
     from flwr.supercore.task_identity import TaskIdentity
 
     from fssl.engines.flower.nodes import AskedNodes

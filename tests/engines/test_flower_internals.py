@@ -15,8 +15,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.nodestate import NodeStateFactory
 
 from fssl import __version__
-from fssl.engines.flower.bundle import app_files, check_app, code_digest, own_app
-from fssl.engines.flower.internals import keep_foreign_apps_out, keep_in_step, unanswered
+from fssl.engines.flower.bundle import app_digest, app_files, check_app, code_digest
+from fssl.engines.flower.internals import keep_in_step, reject_foreign_apps, unanswered
 
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # messages want to know who sends them
 
@@ -83,7 +83,7 @@ class Site:
 
     def __init__(self) -> None:
         self.looked_into, self.answers, self.rejected = 0, list[Any](), list[str]()
-        keep_foreign_apps_out(self, check_app, self.rejected.append)
+        reject_foreign_apps(self, check_app, self.rejected.append)
 
     def _pull_and_store_message(self, receive: Any, get_run: Any, get_fab: Any, state: Any, object_store: Any) -> Any:
         message, _ = receive()
@@ -111,9 +111,9 @@ def test_the_own_app_is_let_in(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     content = build_fab_from_disk(tmp_path)
-    assert hashlib.sha256(content).hexdigest() == own_app()
+    assert hashlib.sha256(content).hexdigest() == app_digest()
     site = Site()
-    assert site.turn(Fab(own_app(), content, {})) == 9
+    assert site.turn(Fab(app_digest(), content, {})) == 9
     assert (site.looked_into, site.answers) == (1, [])
 
 
@@ -130,7 +130,7 @@ CHANGED = {
 def test_another_app_is_answered_by_an_error_and_not_looked_into(what: str, says: str) -> None:
     """Also if the server says that it is ours."""
     site, fab = Site(), packed({**app_files(), **CHANGED[what]})
-    assert site.turn(fab, claimed=own_app() if says == "what is expected" else "") == 9
+    assert site.turn(fab, claimed=app_digest() if says == "what is expected" else "") == 9
     (answer,) = site.answers
     assert site.looked_into == 0
     assert answer.metadata.reply_to_message_id is not None

@@ -31,7 +31,7 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs
 
 from fssl.engines.flower import client_app as flower_client
 from fssl.engines.flower.fleet import FlowerFleet, Policy
-from fssl.engines.flower.internals import MODULUS, SECAGG, MaskedSum, MaskTerms, Told, mask, to_be_masked
+from fssl.engines.flower.internals import MODULUS, SECAGG, ClientFacts, MaskedSum, MaskTerms, mask, to_be_masked
 from fssl.engines.flower.masked import MaskedFleet, make_fleet
 from fssl.engines.flower.messages import MEASURE, Job, order
 from helpers.fleet import RUN, ByNumber, Grid, Handler
@@ -141,13 +141,13 @@ def test_flowers_mod_and_workflow_give_the_mean_that_we_work_out() -> None:
         weight, values = uploads[node]
 
         def app(message: Message, context: Context) -> Message:
-            return Message(to_be_masked([np.array(values)], Told(weight, {"said": node})), reply_to=message)
+            return Message(to_be_masked([np.array(values)], ClientFacts(weight, {"said": node})), reply_to=message)
 
         return mask(message, contexts[node], app)
 
     masked = MaskedSum(ask, {node: RecordDict() for node in uploads}, MaskTerms(3, 3, 8.0, 2**30))
-    told = masked.run(1, lambda told: None)
-    assert told == {node: Told(weight, {"said": node}) for node, (weight, _) in uploads.items()}
+    facts = masked.run(1, lambda facts: None)
+    assert facts == {node: ClientFacts(weight, {"said": node}) for node, (weight, _) in uploads.items()}
     step = 16 / 2**30
     np.testing.assert_allclose(masked.mean[0], [0.75, 0.0, 4.0], rtol=0, atol=3 * 1.5 * step / 2)  # shares 1/3, 2/3, 1
 
@@ -200,7 +200,7 @@ def test_sums_of_all_clients_stay_below_the_modulus(number: int) -> None:
     assert terms.threshold == max(3, round(2 * number / 3))
 
 
-def test_a_resumed_run_goes_on_as_a_plain_one_would() -> None:
+def test_a_resumed_run_resumes_as_a_plain_one_would() -> None:
     federation = federation_of(MASKED, "method.name=flexmatch", "method.tau=0.3")
     engine = engine_of(federation, Sites())
     one_round(engine)
@@ -292,7 +292,7 @@ def ordered(sites: Sites, federation: Federation, kind: str, run: str = "", **mo
     return reply.error.reason or ""
 
 
-def test_an_order_without_masks_is_refused() -> None:
+def test_an_order_without_masks_is_rejected() -> None:
     """Also one that looks as if it were part of SecAgg+: Flower's mod leaves types other than its own as they are."""
     federation, pretended = federation_of(MASKED), {SECAGG: ConfigRecord({"stage": "collect_masked_vectors"})}
     refused = "privacy.aggregation = 'secagg+', but the order is not part of it"
@@ -451,7 +451,7 @@ def test_two_connected_clients_are_too_few() -> None:
     assert sites.seen == []
 
 
-def test_clients_without_a_weight_hide_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_without_a_weight_add_no_privacy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mean of one client's upload and of others that count nothing is that upload.
 
     Of sites with their own images nobody knows before who has labels.
@@ -470,7 +470,7 @@ def test_clients_without_a_weight_hide_nobody(monkeypatch: pytest.MonkeyPatch) -
         one_round(engine_of(federation, Sites(), strict=True))
 
 
-def test_a_strict_fleet_names_who_failed() -> None:
+def test_a_strict_fleet_names_the_failed_clients() -> None:
     federation = federation_of(MASKED)
     last = federation.drawn_clients(1)[-1]
     sites = Sites(leaving("collect_masked_vectors", last, "failing"))
@@ -478,7 +478,7 @@ def test_a_strict_fleet_names_who_failed() -> None:
         one_round(engine_of(federation, sites, strict=True))
 
 
-def test_two_clients_at_one_node_are_refused() -> None:
+def test_two_clients_at_one_node_are_rejected() -> None:
     federation = federation_of(MASKED)
     engine = engine_of(federation, Sites())
 
@@ -536,7 +536,7 @@ def test_an_answer_of_another_form_stops_the_round_and_not_the_server(how: Calla
         ("train.lr=1e30", r"weights\.\S+ has a value of (nan|inf); privacy\.range is 64"),
     ],
 )
-def test_what_rounding_would_spoil_is_refused_by_the_client(setting: str, reason: str) -> None:
+def test_what_rounding_would_spoil_is_rejected_by_the_client(setting: str, reason: str) -> None:
     federation = federation_of(MASKED, setting)
     with pytest.raises(RunError, match=rf"round 1, client \d: {reason}; the checkpoint"):
         one_round(engine_of(federation, Sites(), strict=True))

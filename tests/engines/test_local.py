@@ -113,13 +113,15 @@ def test_an_infinite_variance_is_named_though_the_test_does_not_show_it(make_fed
     variance = federation.net.running[-1]
     assert variance.endswith("running_var")
 
-    def spoiled(server: Server, used: int) -> Server:
+    def attacked_upload(server: Server, used: int) -> Server:
         params, buffers = server.weights
         return server._replace(weights=Weights(params, {**buffers, variance: torch.full_like(buffers[variance], inf)}))
 
     engine = LocalEngine(federation)
-    assert isfinite(engine.tested(federation.method.deploy(federation.net, spoiled(engine.snapshot.server, 1))).loss)
-    engine.after = spoiled
+    assert isfinite(
+        engine.tested(federation.method.deploy(federation.net, attacked_upload(engine.snapshot.server, 1))).loss
+    )
+    engine.after = attacked_upload
     with pytest.raises(NotFiniteError, match="round 1: the loss or a running statistic of the global model is not"):
         list(engine.rounds(1))
     assert engine.snapshot.round == 0

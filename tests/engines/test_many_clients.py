@@ -89,7 +89,7 @@ def test_a_round_does_not_take_longer(images: Dataset, method: str) -> None:
     assert fastest_many < 1.4 * fastest_few, said  # on a machine with much other work; a walk over all costs more
 
 
-def test_a_checkpoint_writes_only_those_who_took_part(
+def test_a_checkpoint_writes_only_participants(
     images: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when every one of the thousand has a state by now."""

@@ -165,7 +165,7 @@ def test_neither_lanes_nor_compiled_steps_change_it(make_federation: Make) -> No
         torch.testing.assert_close(p, one.server.weights.params[name], rtol=1e-3, atol=1e-4)
 
 
-def test_records_tell_of_the_server(tmp_path: Path, tiny_data: Dataset) -> None:
+def test_records_describe_the_server(tmp_path: Path, tiny_data: Dataset) -> None:
     config = tiny_config(*AT, *SHORT, "server.epochs=2")
     run_experiment(prepare(config, tiny_data), tmp_path / "run", Quiet(), False, make=LocalEngine)
     lines = records(tmp_path / "run")
@@ -197,5 +197,5 @@ def test_records_tell_of_the_server(tmp_path: Path, tiny_data: Dataset) -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(settings: list[str], message: str, tiny_data: Dataset) -> None:
+def test_what_makes_no_sense_is_rejected(settings: list[str], message: str, tiny_data: Dataset) -> None:
     assert message in refusal(settings, tiny_data)

@@ -78,7 +78,7 @@ def test_clients_that_take_no_step_are_no_work(make_federation: Make) -> None:
     assert all(torch.equal(two.model().params[name], tensor) for name, tensor in one.model().params.items())
 
 
-def test_a_run_goes_on_with_another_number_of_devices(fssl: Fssl) -> None:
+def test_a_run_resumes_with_another_number_of_devices(fssl: Fssl) -> None:
     flexmatch = [*SMALL, "--set", "method.name=flexmatch"]
     fssl("run", "smoke", *flexmatch, "--out", "whole")
     said = fssl("run", "smoke", *flexmatch, "--set", "train.rounds=1", "--set", TWICE, "--out", "parts")
@@ -131,7 +131,7 @@ def test_a_share_of_the_machine_is_used_and_not_recorded(tmp_path: Path) -> None
         (['compute.devices=["cpu"]', "compute.device=cuda"], "'cpu' conflicts with compute.device = 'cuda'"),
     ],
 )
-def test_devices_that_are_not_there_are_refused(settings: list[str], reason: str) -> None:
+def test_devices_that_are_not_there_are_rejected(settings: list[str], reason: str) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has others")
     with pytest.raises(UserError, match=f"compute.devices: {reason}"):
@@ -150,6 +150,6 @@ def test_devices_that_are_not_there_are_refused(settings: list[str], reason: str
         ),
     ],
 )
-def test_devices_that_make_no_sense_together_are_refused(settings: list[str], reason: str) -> None:
+def test_devices_that_make_no_sense_together_are_rejected(settings: list[str], reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         tiny_config(*settings)

@@ -34,7 +34,7 @@ def test_each_part_has_what_passed_before_its_end() -> None:
         ((*SERVER, "server.static_norm=all"), ["server", "static_norm", "clients", "test"]),
     ],
 )
-def test_a_round_tells_its_parts(settings: tuple[str, ...], parts: list[str], make_federation: Make) -> None:
+def test_a_round_lists_its_parts(settings: tuple[str, ...], parts: list[str], make_federation: Make) -> None:
     (result,) = LocalEngine(make_federation(*settings)).rounds(1)
     assert [*result.parts] == parts
     assert all(seconds > 0 for seconds in result.parts.values())

@@ -90,7 +90,7 @@ def fleet_of(federation: Federation, handle: Handler, said: list[str] | None = N
     return FlowerFleet(federation, grid, ByNumber(grid), rules, (said if said is not None else []).append)
 
 
-def spoiled(content: RecordDict, how: str) -> None:
+def attacked_upload(content: RecordDict, how: str) -> None:
     arrays, facts = content["upload"], content["facts"]
     tensors = unpack(arrays)
     name = max(tensors)

@@ -24,7 +24,7 @@ from fssl.core.client import ClientResult
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.core.static_norm import NormSums
-from fssl.engines.flower.internals import LOGGER, MaskedSum, MaskTerms, Told, mask, to_be_masked
+from fssl.engines.flower.internals import LOGGER, ClientFacts, MaskedSum, MaskTerms, mask, to_be_masked
 from fssl.engines.flower.messages import Job, answer, message_forms, order, sums_answer
 from fssl.engines.named_tensors import named
 from fssl.methods.names import METHODS
@@ -94,7 +94,7 @@ def masked_wire(clients: int, model: list[str]) -> tuple[int, int]:
     payload = tree_map(lambda t: torch.zeros(t.shape, dtype=t.dtype), forms.payload)
 
     def app(message: Message, context: Context) -> Message:
-        return Message(to_be_masked(arrays, Told(1, facts)), reply_to=message)
+        return Message(to_be_masked(arrays, ClientFacts(1, facts)), reply_to=message)
 
     def ask(messages: list[Message]) -> list[Message]:
         nonlocal down, up
@@ -105,7 +105,7 @@ def masked_wire(clients: int, model: list[str]) -> tuple[int, int]:
 
     orders = {node: order(Job("", 1, node), payload, None) for node in range(clients)}
     terms = MaskTerms(max(3, round(2 * clients / 3)), 1, 64.0, 2**32 >> clients.bit_length())
-    MaskedSum(ask, orders, terms).run(1, lambda told: None)
+    MaskedSum(ask, orders, terms).run(1, lambda facts: None)
     return down, up
 
 

@@ -34,6 +34,6 @@ class Generated(NamedTuple):
 
 OF_METHODS = [
     Generated(DOCS / "methods.md", "methods", method_tables.overview),
-    Generated(DOCS / "methods.md", "what goes with what", method_tables.goes_with),
+    Generated(DOCS / "methods.md", "what goes with what", method_tables.compatibility_facts),
     Generated(DOCS / "methods.md", "hosts", method_tables.hosts),
 ]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fssl.catalog.describe import CLASSES, COUNTS, TASK, doc_of, measure_sizes, refusals
+from fssl.catalog.describe import CLASSES, COUNTS, TASK, doc_of, measure_sizes, rejected_plugins
 from fssl.catalog.facts import Traits
 from fssl.config import SOURCES, Setting
 from fssl.core.compatibility import takes_plain_mean
@@ -46,7 +46,7 @@ def dumped(value: object, depth: int = 0) -> str:
 
 def method_facts(name: str) -> dict[str, Any]:
     """The facts of a method of the list, with its plug-ins."""
-    method, refuses = build_method(name, {}), refusals(name)
+    method, refuses = build_method(name, {}), rejected_plugins(name)
     plugged = {plugin: build_method(f"{name}+{plugin}", {}) for plugin in PLUGINS.keys() - refuses.keys()}
     others = [(plugin, other) for plugin in sorted(plugged) for other in METHODS]
     same = {plugin: other for plugin, other in others if is_same(build_method(other, {}), plugged[plugin])}
@@ -56,7 +56,7 @@ def method_facts(name: str) -> dict[str, Any]:
 
 def plugin_facts(name: str) -> dict[str, Any]:
     """The facts of a plug-in; what it goes with is seen on the first method that takes it."""
-    host = next(host for host in METHODS if name not in refusals(host))
+    host = next(host for host in METHODS if name not in rejected_plugins(host))
     return {**facts_of(PLUGINS[name]), "traits": traits_of(build_method(f"{host}+{name}", {}))._asdict()}
 
 
@@ -69,11 +69,11 @@ def facts_of(builder: Callable[..., Method]) -> dict[str, Any]:
     return {
         "doc": doc_of(builder),
         "source": source and {key: value for key, value in asdict(source).items() if value},
-        "settings": {key: described(setting) for key, setting in settings_of(builder).items()},
+        "settings": {key: error_text(setting) for key, setting in settings_of(builder).items()},
     }
 
 
-def described(setting: Setting) -> dict[str, Any]:
+def error_text(setting: Setting) -> dict[str, Any]:
     """The declaration of a setting; parts that it leaves open are left out."""
     assert setting.kind is not None, f"{setting.key}: its builder declares no kind"
     found: dict[str, Any] = {"kind": setting.kind.__name__, "default": setting.default}

@@ -26,9 +26,9 @@ def overview() -> str:
     return f"{markdown(head, rows)}\n{footnote()}\n"
 
 
-def goes_with() -> str:
+def compatibility_facts() -> str:
     """What each method goes with."""
-    rows = {name: entry(name).goes_with for name in registry().methods}
+    rows = {name: entry(name).compatibility_facts for name in registry().methods}
     head = ["method", *next(iter(rows.values()))]
     return markdown(head, ([f"`{name}`", *row.values()] for name, row in rows.items()))
 

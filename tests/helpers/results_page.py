@@ -22,7 +22,7 @@ from fssl.paper.tables import fill_other
 from fssl.records.rounds import first_reaching
 from fssl.reports.formats import Grid, markdown
 from fssl.reports.groups import group_by_task, named_groups, seeds_text
-from fssl.reports.overview import make_overview, seconds_per_round, words_on
+from fssl.reports.overview import conclusions, make_overview, seconds_per_round
 from fssl.reports.runs import (
     FoundRuns,
     Read,
@@ -144,7 +144,7 @@ def overview(runs: list[Run]) -> str:
 def sentences(runs: list[Run], against: str) -> str:
     """Return what `fssl compare` says of runs, task by task, as a list."""
     tasks = [named_groups(task.runs) for task in group_by_task(runs)]
-    return "".join(f"- {text}\n" for groups in tasks if len(groups) > 1 for text in words_on(groups, against))
+    return "".join(f"- {text}\n" for groups in tasks if len(groups) > 1 for text in conclusions(groups, against))
 
 
 # What the papers print.

@@ -22,7 +22,7 @@ from fssl.engines.flower.messages import pack, unpack
 from fssl.errors import UserError
 from fssl.types import State
 
-from .fleet import Handler, at_sites, federation_of, fleet_of, spoiled
+from .fleet import Handler, at_sites, attacked_upload, federation_of, fleet_of
 
 FORMS = (
     *("nan", "shape", "type", "lost", "count", "negative", "another", "garbage", "bytes", "cut", "name", "empty"),
@@ -93,7 +93,7 @@ class Malicious:
             reply = honest(message)
             if message.metadata.dst_node_id == bad and reply is not None:
                 if kind in FORMS:
-                    spoiled(reply.content, kind)
+                    attacked_upload(reply.content, kind)
                 else:
                     sent, upload = unpack(message.content["payload"]), unpack(reply.content["upload"])
                     reply.content["upload"] = pack(VALUES[kind](sent, upload, draw))

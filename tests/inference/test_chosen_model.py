@@ -163,7 +163,7 @@ def test_rounds_are_not_chosen_by_images_that_have_no_value(tmp_path: Path) -> N
     assert records(tmp_path / "run")[0]["validation"]["auroc"] is None
 
 
-def test_predict_says_that_a_run_goes_on(tmp_path: Path, fssl: Fssl) -> None:
+def test_predict_says_that_a_run_continues(tmp_path: Path, fssl: Fssl) -> None:
     run = stopped(tmp_path / "run", 3, "records.checkpoint_every=2", "server.ema=0.5")
     before = sorted(path for path in run.rglob("*") if path.is_file())
     said = fssl("predict", run, "--out", "p.csv")

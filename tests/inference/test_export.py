@@ -108,7 +108,7 @@ def test_plain_weights_go_into_the_network_strictly(fssl: Fssl, run: Path, model
 
 
 @pytest.mark.slow
-def test_what_cannot_be_exported_is_refused_in_one_line(
+def test_what_cannot_be_exported_is_rejected_in_one_line(
     fssl: Fssl, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "smoke.pt2").write_text("mine")
@@ -243,7 +243,7 @@ def test_floats_of_any_precision_are_taken(model: Trained, images: np.ndarray) -
         (7, "expected a file or a folder"),
     ],
 )
-def test_what_is_no_image_is_refused(model: Trained, images: object, expected: str) -> None:
+def test_what_is_no_image_is_rejected(model: Trained, images: object, expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         model.predict(images)  # type: ignore[arg-type]
 

@@ -239,7 +239,7 @@ def test_folders_that_keep_the_truth_from_being_known_are_named() -> None:
 
 
 @pytest.mark.slow
-def test_a_misspelt_class_folder_is_told(run: Path, fssl: Fssl, tmp_path: Path) -> None:
+def test_a_misspelt_class_folder_is_reported(run: Path, fssl: Fssl, tmp_path: Path) -> None:
     export_digits(tmp_path / "sites")
     (tmp_path / "sites/test/7").rename(tmp_path / "sites/test/seven")
     code, said, _ = fssl("predict", run, "sites/test")
@@ -260,7 +260,7 @@ def test_all_probabilities_are_written_when_asked_for(run: Path, fssl: Fssl, tmp
     assert [row["class"] for row in rows] == [str(c) for c in p.argmax(-1)]
 
 
-def test_a_file_is_written_over_only_when_told(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_overwritten_only_on_request(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("predictions.csv").write_text("mine")
     assert exit_code(monkeypatch, "predict", run) == 2
@@ -312,7 +312,7 @@ def test_a_prolonged_run_says_of_which_round_its_model_is(fssl: Fssl, tmp_path: 
     assert (code, "by the model of round" in said) == (0, False)
 
 
-def test_what_cannot_be_used_is_refused_and_nothing_is_written(run: Path, fssl: Fssl, tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_rejected_and_nothing_is_written(run: Path, fssl: Fssl, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/cut.png").write_bytes(b"\x89PNG")

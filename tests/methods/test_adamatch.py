@@ -83,7 +83,7 @@ def test_a_client_without_labels_takes_what_others_share() -> None:
     assert state[BEGUN].item() == 1
 
 
-def test_what_is_shared_is_a_mean_by_labels_and_can_be_refused(make_federation: Make) -> None:
+def test_what_is_shared_is_a_mean_by_labels_and_can_be_rejected(make_federation: Make) -> None:
     federation = make_federation("method.name=adamatch")
     net, method = federation.net, federation.method
     server = method.init(net, net.first, federation.task)
@@ -139,5 +139,5 @@ def test_each_switch_changes_a_round(make_federation: Make) -> None:
         assert not equal(trained(make_federation(*words, f"method.{switch}")), usual), switch
 
 
-def test_labels_at_the_server_are_refused(tiny_data: Dataset) -> None:
+def test_labels_at_the_server_are_rejected(tiny_data: Dataset) -> None:
     assert "trains on labels of clients" in refusal(["method.name=adamatch", "partition.labels=server"], tiny_data)

@@ -72,7 +72,7 @@ def test_the_host_stays_what_it_is() -> None:
     assert defaults_on("sage+cdmad", card("cifar100"))["start_rounds"] == 100
 
 
-def test_a_method_without_labels_refuses_it() -> None:
+def test_a_method_without_labels_rejects_it() -> None:
     with pytest.raises(UserError, match=r"^the plug-in 'cdmad' needs a method with pseudo-labels"):
         build_method("fedavg+cdmad", {})
 

@@ -99,7 +99,7 @@ def test_a_resumed_run_is_the_same(fssl: Fssl) -> None:
     assert outcome("plain")[0][1] != outcome("whole")[0][1]
 
 
-def test_both_ways_at_once_are_refused(tiny_data: Dataset) -> None:
+def test_both_ways_at_once_are_rejected(tiny_data: Dataset) -> None:
     said = refusal(["train.class_balance=0.5", FULL], tiny_data)
     assert said == (
         "train.class_weights = 1 does not work with train.class_balance = 0.5: both make up for rare classes, one by"
@@ -135,7 +135,7 @@ def shared() -> Shared:
 """
 
 
-def test_an_own_method_takes_them_or_is_refused(fssl: Fssl) -> None:
+def test_an_own_method_takes_them_or_is_rejected(fssl: Fssl) -> None:
     Path("my.py").write_text(OWN)
     words = ("run", "smoke", *SMALL, "--set", FULL, "--set")
     code, _, said = fssl(*words, "method.name=my.py:own", "--out", "own")

@@ -43,7 +43,7 @@ def test_a_class_that_is_never_given_stays_out() -> None:
     assert debias(p, p[0]).tolist() == [[0.5, 0.5, 0.0]]
 
 
-class Told:
+class ClientFacts:
     """A network whose logits are the logarithm of its input."""
 
     def infer(self, weights: Weights, x: torch.Tensor) -> Out:
@@ -55,7 +55,7 @@ def swept(pool: int, batches: list[tuple[list[list[float]], list[int], list[floa
     local = method.start(NOTHING, method.client_state(NOTHING, TASK, Counts(1, pool)))
     for p, slot, real in batches:
         sweep = Sweep(torch.tensor(slot), torch.tensor(slot), torch.zeros(len(slot), 3), torch.tensor(real))
-        local = method.visit(Told(), NOTHING, local, torch.tensor(p), sweep)  # type: ignore[arg-type]
+        local = method.visit(ClientFacts(), NOTHING, local, torch.tensor(p), sweep)  # type: ignore[arg-type]
     return local
 
 

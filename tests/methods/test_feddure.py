@@ -84,7 +84,7 @@ def test_a_student_that_cannot_move_leaves_fixmatch(make_federation: Make) -> No
 def test_the_term_by_hand() -> None:
     """d = 0.5 and logits (2, 0), (0, 0): CE with their own argmax is log(1 + e^-2) and log 2, mean 0.410038."""
 
-    class Told(FedDure):
+    class ClientFacts(FedDure):
         def teach(self, net: Any, local: Local, batch: Any, votes: State) -> tuple[torch.Tensor, State]:
             return torch.tensor(0.5), local.state
 
@@ -96,7 +96,7 @@ def test_the_term_by_hand() -> None:
 
     nothing: Any = None
     local = Local(Weights({}, {}), {}, {})
-    term, _ = Told().extra(nothing, nothing, local, nothing, Shown)  # type: ignore[arg-type]
+    term, _ = ClientFacts().extra(nothing, nothing, local, nothing, Shown)  # type: ignore[arg-type]
     assert term.item() == pytest.approx(0.5 * 0.410038, abs=1e-6)
 
 
@@ -138,6 +138,6 @@ def test_sage_labels_for_teacher_and_student() -> None:
     assert both == replace(feddure(tau=0.9, sign="expected"), assign=Sage())
 
 
-def test_a_student_that_never_moves_is_refused() -> None:
+def test_a_student_that_never_moves_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"method.student_rate = 0: expected a number from 1e-09"):
         build_method("feddure", {"student_rate": 0})

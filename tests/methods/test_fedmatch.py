@@ -110,7 +110,7 @@ def test_the_probe_is_as_large_as_the_images() -> None:
     assert all(state[EMBEDDING].sum().item() == pytest.approx(1) for state in engine.snapshot.server.memory.values())
 
 
-def test_records_count_who_is_sure_by_the_methods_own_threshold(make_federation: Make) -> None:
+def test_records_count_votes_above_the_methods_own_threshold(make_federation: Make) -> None:
     """Without helpers a label is used where the local model is sure."""
     engine = LocalEngine(make_federation("method.name=fedmatch", "method.tau=0.4"))
     (result,) = engine.rounds(1)

@@ -209,7 +209,7 @@ def test_oracle_drops_exactly_the_wrong_labels(make_federation: Make) -> None:
     assert (sums["n_l"] > sums["n_valid"]).any()
 
 
-def test_contradictions_are_refused() -> None:
+def test_contradictions_are_rejected() -> None:
     for settings in ({"lam": 0.3, "cdsc": False}, {"lam": 0.3, "kappa": 4.0}):
         with pytest.raises(ValueError, match=r"method\.lam fixes the weight"):
             build_method("sage", settings)

@@ -38,7 +38,7 @@ def first_round(make_federation: Make, *settings: str) -> tuple[LocalEngine, Rou
 
 @pytest.mark.parametrize("name", [*TAKE_IT, "freematch+sage", "proxyfl+sage"])
 @pytest.mark.slow
-def test_only_who_has_unlabeled_images_labels_some(name: str, make_federation: Make) -> None:
+def test_only_clients_with_unlabeled_images_label_some(name: str, make_federation: Make) -> None:
     """Two of four know all their labels; of the others the first round is as it was, step for step."""
     settings = ("partition.labeled_clients=2", *accepting(name))
     sums = []
@@ -87,14 +87,14 @@ def test_methods_that_do_so_anyway_do_not_change(name: str, make_federation: Mak
 
 
 @pytest.mark.parametrize("name", REFUSING)
-def test_methods_that_do_not_ask_are_refused(name: str, make_federation: Make) -> None:
+def test_methods_that_do_not_ask_are_rejected(name: str, make_federation: Make) -> None:
     method = (*KNOWING, "partition.labeled_clients=2", f"method.name={name}")
     with pytest.raises(UserError, match=f"^method '{name}': train.labels_alone has no effect"):
         make_federation(*method, ALONE)
 
 
 @pytest.mark.parametrize("labels", ["all-clients", "server"])
-def test_it_is_refused_where_nobody_knows_every_label(labels: str, make_federation: Make) -> None:
+def test_it_is_rejected_without_every_label(labels: str, make_federation: Make) -> None:
     with pytest.raises(UserError, match=f"with partition.labels = '{labels}'.*: no client knows every label"):
         make_federation(f"partition.labels={labels}", ALONE)
 

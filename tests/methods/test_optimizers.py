@@ -127,7 +127,7 @@ def test_a_scheduled_rate_multiplies_the_step_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [Sgd(scheduled=True), AdamW(scheduled=True)])
-def test_a_step_that_does_not_ask_for_its_rate_is_refused(optimizer: Optimizer) -> None:
+def test_a_step_that_does_not_ask_for_its_rate_is_rejected(optimizer: Optimizer) -> None:
     params = {"w": torch.ones(2, 2)}
     with pytest.raises(UserError, match=r"self\.optimizer\.at\(batch\.clock\)"):
         optimizer.update(params, optimizer.start(params), params)
@@ -170,7 +170,7 @@ def test_a_cooldown_ends_a_constant_rate_with_a_straight_line() -> None:
     assert not Schedule(rounds=10).moves
 
 
-def test_the_clock_tells_rate_and_rounds(make_federation: Make) -> None:
+def test_the_clock_gives_rate_and_rounds(make_federation: Make) -> None:
     settings = ("train.schedule=cosine", "train.schedule_over=steps", "train.rounds=6")
     clock = make_federation(*settings).plan(4, 1).draw.clock
     assert clock.rate[0].item() == pytest.approx(0.5)
@@ -265,7 +265,7 @@ def test_a_scheduled_step_is_one_graph(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_a_client_goes_on_with_its_own_momentum(optimizer: str, make_federation: Make) -> None:
+def test_a_client_resumes_with_its_own_momentum(optimizer: str, make_federation: Make) -> None:
     """Also after a resume, and whatever its lane is."""
     settings = ("train.keep_momentum=true", f"train.optimizer={optimizer}", "train.lr=0.01", "train.rounds=4",
                 "method.name=flexmatch", "train.steps_per_round=3")  # fmt: skip
@@ -354,7 +354,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("settings", REFUSED)
-def test_what_makes_no_sense_is_refused(settings: tuple[str, ...], tiny_data: Dataset) -> None:
+def test_what_makes_no_sense_is_rejected(settings: tuple[str, ...], tiny_data: Dataset) -> None:
     assert REFUSED[settings] in refusal(settings, tiny_data)
 
 

@@ -120,7 +120,7 @@ def derived() -> FixMatch:
         ("fixmatch-gpl+sage", False),  # whose page says it
     ],
 )
-def test_it_is_told_when_the_plug_in_leaves_nothing_of_a_method(name: str, is_told: bool, fssl: Fssl) -> None:
+def test_a_plug_in_that_replaces_a_whole_method_is_reported(name: str, is_told: bool, fssl: Fssl) -> None:
     """Else a table would show SAGE's own numbers as those of a method with SAGE on it."""
     Path("adds.py").write_text(ADDS)
     text = f"method '{name}': the plug-in replaces all that the method adds to fixmatch-lpl, so this is SAGE itself"
@@ -148,7 +148,7 @@ def test_a_record_can_be_read_without_running_the_file(fssl: Fssl) -> None:
     assert (code, f"there is no file {Path('my.py').resolve()}" in said) == (2, True)
 
 
-def test_a_run_goes_on_with_the_file_it_began_with(fssl: Fssl) -> None:
+def test_a_run_resumes_with_the_file_it_began_with(fssl: Fssl) -> None:
     assert fssl("run", "smoke", *SMALL, "--set", "method.name=my.py:mine", "--out", "own")[0] == 0
     before = records("own")
     Path("my.py").write_text(CHANGED)
@@ -249,12 +249,12 @@ def test_a_finished_run_gets_a_label_and_keeps_it(fssl: Fssl) -> None:
         ("method.color=red", "method.color = 'red': expected six hexadecimal digits"),
     ],
 )
-def test_a_look_that_cannot_be_shown_is_refused(fssl: Fssl, setting: str, message: str) -> None:
+def test_a_look_that_cannot_be_shown_is_rejected(fssl: Fssl, setting: str, message: str) -> None:
     code, _, said = fssl("run", "smoke", "--set", setting, "--dry-run")
     assert (code, message in said) == (2, True), said
 
 
-def test_two_methods_of_one_label_are_told_apart(fssl: Fssl) -> None:
+def test_two_methods_of_one_label_are_distinguished(fssl: Fssl) -> None:
     for name in ("fedavg", "sage"):
         words = ["--set", f"method.name={name}", "--set", "method.label=Ours", "--out", f"runs/{name}"]
         assert fssl("run", "smoke", *SMALL, *words).code == 0
@@ -332,7 +332,9 @@ def strings(kind: str = "a") -> FixMatch:
         ),
     ],
 )
-def test_a_mistake_in_a_step_is_refused_with_its_place_before_any_compute(name: str, expected: str, fssl: Fssl) -> None:
+def test_a_mistake_in_a_step_is_rejected_with_its_place_before_any_compute(
+    name: str, expected: str, fssl: Fssl
+) -> None:
     Path("branch.py").write_text(BRANCH)
     code, _, said = fssl("run", "smoke", *SMALL, "--set", f"method.name=branch.py:{name}", "--out", "out")
     assert (code, said.count("\n")) == (2, 1), said
@@ -485,7 +487,7 @@ def test_a_run_whose_steps_read_its_length_keeps_it(fssl: Fssl) -> None:
         fssl_api.run(experiment, "out", resume=True)
 
 
-def test_a_run_goes_on_with_its_copy_of_code_that_is_not_found(fssl: Fssl) -> None:
+def test_a_run_resumes_with_its_copy_of_code_that_is_not_found(fssl: Fssl) -> None:
     Path("own.py").write_text(RAMP.replace(" / batch.clock.rounds", ""))
     assert fssl("run", "smoke", *SMALL, "--set", "method.name=own.py:mine", "--out", "out").code == 0
     Path("own.py").unlink()
@@ -499,7 +501,7 @@ def test_a_run_goes_on_with_its_copy_of_code_that_is_not_found(fssl: Fssl) -> No
 
 
 @pytest.mark.parametrize("text", ["method = 5", "method.name = 5", "partition = []", 'model = "x"'])
-def test_settings_of_another_form_are_refused_before_a_copy_is_looked_for(text: str, fssl: Fssl) -> None:
+def test_settings_of_another_form_are_rejected_before_a_copy_is_looked_for(text: str, fssl: Fssl) -> None:
     Path("out").mkdir()
     Path("out/config.toml").write_text(f"{text}\n")
     code, _, said = fssl("run", "out", "--resume")
@@ -522,7 +524,7 @@ def mine() -> Constant:
 """
 
 
-def test_a_step_that_leaves_the_schedule_out_is_refused(fssl: Fssl) -> None:
+def test_a_step_that_leaves_the_schedule_out_is_rejected(fssl: Fssl) -> None:
     Path("constant.py").write_text(CONSTANT)
     own = ("--set", "method.name=constant.py:mine", "--set", "train.schedule=cosine")
     code, _, said = fssl("run", "smoke", *SMALL, *own, "--out", "out")
@@ -578,7 +580,7 @@ def beside(): return Draws(kind="beside")
         ("python", "(NumPy's or Python's global generator)"),
     ],
 )
-def test_random_numbers_in_a_step_are_refused(fssl: Fssl, name: str, expected: str) -> None:
+def test_random_numbers_in_a_step_are_rejected(fssl: Fssl, name: str, expected: str) -> None:
     Path("draws.py").write_text(DRAWS)
     for words in (["--dry-run"], ["--out", "out"]):
         code, _, said = fssl("run", "smoke", *SMALL, "--set", f"method.name=draws.py:{name}", *words)
@@ -641,7 +643,7 @@ ODD_FACTS = ("[" * 10**5, "[]", "3", "null", "{}", '{"config": 3}', '{"config": 
 
 
 @pytest.mark.parametrize("facts", ODD_FACTS)
-def test_a_saved_step_with_odd_facts_is_refused(fssl: Fssl, facts: str) -> None:
+def test_a_saved_step_with_odd_facts_is_rejected(fssl: Fssl, facts: str) -> None:
     save_file({"x": torch.zeros(1)}, "odd.safetensors", {"failed-step": facts})
     code, _, said = fssl("replay", "odd.safetensors")
     assert (code, said.count("\n")) == (2, 1)
@@ -684,7 +686,7 @@ def step(): return Step()
         ("step", "the momentum without '"),
     ],
 )
-def test_a_step_that_forgets_is_refused_before_it_trains(fssl: Fssl, function: str, what: str) -> None:
+def test_a_step_that_forgets_is_rejected_before_it_trains(fssl: Fssl, function: str, what: str) -> None:
     Path("forgets.py").write_text(FORGETS)
     code, _, said = fssl("run", "smoke", *SMALL, "--set", f"method.name=forgets.py:{function}", "--out", "run")
     assert (code, said.count("\n")) == (2, 1)
@@ -964,7 +966,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_choice_that_a_round_cannot_use_is_refused_before_any_compute(fssl: Fssl, kind: str) -> None:
+def test_a_choice_that_a_round_cannot_use_is_rejected_before_any_compute(fssl: Fssl, kind: str) -> None:
     Path("own.py").write_text(CHOOSES.replace("return Chooses()", f"return Chooses(kind={kind!r})"))
     code, _, said = fssl("run", "smoke", *SMALL, "--set", "method.name=own.py:mine", "--out", "out")
     assert (code, said.count("\n")) == (2, 1), said
@@ -1046,7 +1048,7 @@ def mine() -> FixMatch:
 """
 
 
-def test_a_mean_of_nobody_is_named(fssl: Fssl) -> None:
+def test_a_mean_over_no_clients_is_named(fssl: Fssl) -> None:
     """No client has labels, so no upload counts, and the mean is empty."""
     Path("own.py").write_text(BY_LABELS)
     words = ("--set", "method.name=own.py:mine", "--set", "partition.labels=server")

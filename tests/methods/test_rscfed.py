@@ -164,7 +164,7 @@ def test_the_model_is_the_plain_mean_of_the_groups() -> None:
     assert after.weights.params["w"].item() == pytest.approx(4.5)
 
 
-def test_a_group_of_which_nobody_counts_is_left_out() -> None:
+def test_a_group_without_weights_is_left_out() -> None:
     """With boost = 0, a group of clients with labels alone; the mean of the other two, 1 and 3, is 2."""
     method = rscfed(boost=0, beta=0, beta_unlabeled=0)
     members = member(9.0, 1, knows=True), member(1.0, 1), member(3.0, 1)

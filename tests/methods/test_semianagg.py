@@ -89,7 +89,7 @@ def test_likeness_is_a_mean_cosine_and_1_of_a_class_without_images(make_federati
         assert (s[numbers > 0] < 1).all()
 
 
-def test_a_threshold_that_nobody_reaches_leaves_labels_alone(make_federation: Make) -> None:
+def test_with_an_unreachable_threshold_only_labels_train(make_federation: Make) -> None:
     """The table stays empty, so everything is accepted; but no image is selected, and only labels count."""
     words = (NAME, *KNOWING, "train.clients_per_round=4", "method.tau=1")
     engine = LocalEngine(make_federation(*words))

@@ -221,7 +221,7 @@ def test_labels_are_measured_once_for_each_image_of_the_pool(make_federation: Ma
 # Rounds.
 
 
-def test_nobody_sure_is_training_on_the_server_alone(make_federation: Make) -> None:
+def test_without_confident_clients_only_the_server_trains(make_federation: Make) -> None:
     settings = (*AT, "train.keep_momentum=true", "server.optimizer=momentum", "server.momentum=0.5")
     alone = LocalEngine(make_federation("method.name=fedavg", *settings))
     nobody = LocalEngine(with_method(make_federation("method.name=semifl", *settings), tau=1.1))

@@ -91,7 +91,7 @@ def apart(module: nn.Module, *views: Tensor) -> list[Tensor]:
 PASSES = [("joint", logits), ("separate", apart)]
 
 
-def test_who_has_a_pass_for_each_view_unless_told_otherwise() -> None:
+def test_some_methods_have_a_pass_for_each_view_by_default() -> None:
     every = {name: settings_of(builder).get("passes") for name, builder in METHODS.items()}
     found = {name: setting.default for name, setting in every.items() if setting}
     assert found == {"fedlabel-2m": "separate", "feddb": "separate", "fedloke": "separate", "feddure": "joint"}

@@ -66,7 +66,7 @@ def test_infer_uses_running_statistics() -> None:
     assert not torch.allclose(net.infer(moved, x).logits, net.infer(weights, x).logits)
 
 
-def test_features_stand_beside_logits() -> None:
+def test_features_are_returned_with_logits() -> None:
     net = build_net("resnet8", 3, 10, 1)
     weights = net.first
     out = net.infer(weights, torch.randn(2, 3, 16, 16))

@@ -207,7 +207,7 @@ def test_what_does_not_fit_is_one_line(name: str, message: str, fssl: Fssl) -> N
     assert not Path("run").exists()
 
 
-def test_two_files_of_one_name_are_refused(fssl: Fssl) -> None:
+def test_two_files_of_one_name_are_rejected(fssl: Fssl) -> None:
     Path("other").mkdir()
     Path("other/net.py").write_text(FILE)
     code, _, said = train(fssl, "run", "net.py:groups", "--set", "method.name=other/net.py:mine")

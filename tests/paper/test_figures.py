@@ -426,7 +426,7 @@ def test_all_numbers_of_a_figure_are_read_at_one_round(tmp_path: Path) -> None:
     assert "lam=0.7" in text
 
 
-def described(folder: Path, preset: str) -> str:
+def error_text(folder: Path, preset: str) -> str:
     """What is said of the runs that a preset's figure draws."""
     selection = select(find_runs([folder]).runs, preset)
     for cell in selection.cells:
@@ -457,7 +457,7 @@ def test_rounds_are_said_to_be_fewer_than_the_papers_on_its_dataset_alone(
     for seed, rounds in enumerate(ends, 7):
         config = config_of(f"data.name={data}", "protocol=authors", "train.rounds=600", f"seed={seed}")
         write_run(tmp_path / str(seed), config, [10.0] * rounds)
-    said = described(tmp_path, "fig4").partition("), ")[2]
+    said = error_text(tmp_path, "fig4").partition("), ")[2]
     assert said == expected
 
 

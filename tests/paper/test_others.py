@@ -73,7 +73,7 @@ PROXYFL_GAINS = {  # over the best other method with some labels, as ProxyFL pri
 
 
 @pytest.mark.parametrize(("name", "number"), PROXYFL_GAINS)
-def test_proxyfl_stands_beside_the_numbers_of_sage_s_paper(name: str, number: int) -> None:
+def test_proxyfl_is_printed_with_the_numbers_of_the_sage_paper(name: str, number: int) -> None:
     """It prints them to the digit, and its gains are over the best of them."""
     ours = {row.name: row for row in TABLES[name].rows}
     theirs = next(table for table in paper_tables() if table.number == number)
@@ -145,7 +145,7 @@ SAID = {
 }
 
 
-def test_runs_stand_beside_what_is_printed(filled: Tables) -> None:
+def test_runs_are_compared_with_printed_numbers(filled: Tables) -> None:
     (table,) = filled.tables
     lines = [
         [str(cell) if isinstance(cell, str) else MARKDOWN.cell(cell, 0) for cell in row] for row in grid(table).rows

@@ -16,8 +16,8 @@ from fssl.paper.scoreboard import (
     Scoreboard,
     ScoredNumber,
     board_remarks,
+    dot_styles,
     draw_board,
-    looks_of_dots,
     markdown_board,
     scoreboard,
     side_by_side,
@@ -151,7 +151,7 @@ BEFORE, AFTER = "2026-11-16T11:30:50Z", "2026-11-16T11:30:51Z"  # the guard in L
 OLDER = "begun before commit 736bcc5, without the released guard in the logarithm of L_u"
 
 
-def test_commits_stand_beside_the_numbers(tmp_path: Path) -> None:
+def test_commits_are_printed_with_the_numbers(tmp_path: Path) -> None:
     """Two seeds of two commits, one of them resumed with a third, from a tree with changes."""
     for seed in (7, 8):
         add(tmp_path, str(seed), 54, seed=seed)
@@ -264,7 +264,7 @@ def test_a_dot_stands_at_the_papers_number_and_ours(tmp_path: Path) -> None:
 def test_dots_of_a_method_and_its_plug_in_have_other_markers() -> None:
     """In lines a dash tells them apart; SAGE's ablations share a dash, too."""
     rows = {row.name: row for table in paper_tables() for row in table.rows}
-    looks = looks_of_dots([*rows.values(), *rows.values()])
+    looks = dot_styles([*rows.values(), *rows.values()])
     assert {"FedAvg+FlexMatch", "FlexMatch + SAGE"} <= set(looks)
     assert len({(look.color, look.marker) for look in looks.values()}) == len(rows)
 

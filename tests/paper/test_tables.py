@@ -611,7 +611,7 @@ def test_the_screen_explains_the_letters_that_it_shows(tmp_path: Path) -> None:
         ("file/x", None, None, "file is a file"),
     ],
 )
-def test_the_command_refuses_before_it_writes(
+def test_the_command_rejects_before_it_writes(
     three: Path, tmp_path: Path, out: str, number: int | None, dataset: str | None, message: str
 ) -> None:
     (tmp_path / "file").write_text("")

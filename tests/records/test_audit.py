@@ -57,7 +57,7 @@ def test_what_was_done_to_a_trail_is_found(trail: Path, change: object, faults: 
     assert all(said.startswith(fault) for said, fault in zip(found, faults, strict=True))
 
 
-def test_half_a_line_of_a_power_failure_is_named_and_the_chain_goes_on(trail: Path) -> None:
+def test_half_a_line_of_a_power_failure_is_named_and_the_chain_continues(trail: Path) -> None:
     trail.write_bytes(trail.read_bytes() + b'{"number": 6, "ti')
     append(trail, "left", round=6)
     found = read_trail(trail)

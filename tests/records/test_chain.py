@@ -155,7 +155,7 @@ def again(fssl: Fssl, *words: str) -> Said:
     return fssl("run", "run", "--resume", "--set", "train.rounds=5", *words)
 
 
-def test_a_digit_that_was_changed_is_computed_again_or_refused(run: Path, fssl: Fssl) -> None:
+def test_a_digit_that_was_changed_is_computed_again_or_rejected(run: Path, fssl: Fssl) -> None:
     """Round 4 has a checkpoint before it, round 2 has none left."""
     record = run / "rounds.jsonl"
     lines = record.read_text().splitlines(keepends=True)
@@ -261,7 +261,7 @@ def test_a_remark_is_part_of_the_seal(run: Path, fssl: Fssl) -> None:
 
 
 @pytest.mark.slow
-def test_another_runs_checkpoint_is_refused(run: Path, fssl: Fssl) -> None:
+def test_another_runs_checkpoint_is_rejected(run: Path, fssl: Fssl) -> None:
     assert fssl(*FINISHED, "--set", "seed=8", "--out", "other").code == 0
     shutil.rmtree(run / "checkpoint")
     shutil.copytree("other/checkpoint", run / "checkpoint")
@@ -286,7 +286,7 @@ def test_a_folder_with_settings_of_its_own_is_not_taken(fssl: Fssl, text: str) -
 # The model.
 
 
-def test_a_model_tells_what_it_is(finished: Path) -> None:
+def test_a_model_describes_itself(finished: Path) -> None:
     facts = unseal(finished / "model.safetensors").facts
     assert facts
     assert facts.pop("run") == RunFolder(finished).run_id
@@ -327,7 +327,7 @@ def with_first(tensors: dict[str, torch.Tensor], first: torch.Tensor) -> dict[st
     ],
     ids=["float64", "int32", "nan", "infinite"],
 )
-def test_weights_that_cannot_be_right_are_refused(
+def test_weights_that_cannot_be_right_are_rejected(
     run: Path, fssl: Fssl, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], words: str
 ) -> None:
     file = run / "model.safetensors"
@@ -339,7 +339,7 @@ def test_weights_that_cannot_be_right_are_refused(
     assert words in answer.err
 
 
-def test_a_model_of_another_run_or_without_a_checksum_is_refused(run: Path, fssl: Fssl) -> None:
+def test_a_model_of_another_run_or_without_a_checksum_is_rejected(run: Path, fssl: Fssl) -> None:
     assert fssl(*FINISHED, "--set", "seed=8", "--out", "other").code == 0
     file = run / "model.safetensors"
     tensors = unseal(file).tensors

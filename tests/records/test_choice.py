@@ -22,7 +22,7 @@ from fssl.data.sources import Dataset
 from fssl.engines.engine import RoundResult
 from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
-from fssl.records.rounds import BestRound, Chosen, would_have_ended
+from fssl.records.rounds import BestRound, Chosen, end_of_patience
 from fssl.records.store import RunFolder
 from fssl.records.writer import RunWriter
 from fssl.reports.groups import seeds_text
@@ -79,14 +79,14 @@ def test_the_tuning_half_is_chosen_by_where_there_is_no_validation_part() -> Non
 
 def test_a_run_would_have_ended_only_before_its_last_round() -> None:
     """Patience 3 ends it after round 8, patience 2 after round 4: where that is its last round, it has ended so."""
-    ended = [would_have_ended(lines(*VALUES[:n]), config("train.patience=3")) for n in (7, 8, 9)]
+    ended = [end_of_patience(lines(*VALUES[:n]), config("train.patience=3")) for n in (7, 8, 9)]
     assert ended == [None, None, 8]
-    assert [would_have_ended(lines(*VALUES[:n]), config("train.patience=2")) for n in (4, 5, 9)] == [None, 4, 4]
-    assert would_have_ended(lines(*VALUES), config()) is None  # without patience
+    assert [end_of_patience(lines(*VALUES[:n]), config("train.patience=2")) for n in (4, 5, 9)] == [None, 4, 4]
+    assert end_of_patience(lines(*VALUES), config()) is None  # without patience
 
 
 @pytest.mark.parametrize("setting", ["records.keep_best=true", "train.patience=5"])
-def test_the_reported_test_images_are_refused(setting: str) -> None:
+def test_the_reported_test_images_are_rejected(setting: str) -> None:
     with pytest.raises(UserError) as error:
         tiny_config(setting)
     assert "without validation images, only the reported test images could choose a round" in str(error.value)
@@ -165,7 +165,7 @@ def test_a_kill_at_any_step_on_disk_keeps_best_and_patience(
     assert number > 40
 
 
-def test_a_run_that_stopped_is_done_and_goes_on_with_more_patience(tmp_path: Path) -> None:
+def test_a_run_that_stopped_is_done_and_resumes_with_more_patience(tmp_path: Path) -> None:
     short, long = config("train.patience=3"), config("train.patience=4")
     go(tmp_path / "run", short, resume=False)
     stopped = PlannedRun("run", prepare(short), tmp_path / "run")
@@ -182,7 +182,7 @@ def test_a_run_that_stopped_is_done_and_goes_on_with_more_patience(tmp_path: Pat
     assert all(torch.equal(one[name], other[name]) for name in one | other)
 
 
-def test_a_run_that_goes_on_shows_nothing_of_its_earlier_end(tmp_path: Path) -> None:
+def test_a_run_that_resumes_shows_nothing_of_its_earlier_end(tmp_path: Path) -> None:
     """Its summary says that it stopped after round 8, and what was the best round then."""
     go(tmp_path / "run", config("train.patience=3"), resume=False)
     console = Console(file=StringIO(), width=200, record=True)
@@ -197,7 +197,7 @@ def test_a_run_that_goes_on_shows_nothing_of_its_earlier_end(tmp_path: Path) -> 
     assert "validation part" not in shown
 
 
-def test_less_patience_than_a_run_had_is_refused(tmp_path: Path) -> None:
+def test_less_patience_than_a_run_had_is_rejected(tmp_path: Path) -> None:
     """With 2 it would have ended after an earlier round: settings and record would not be of one run."""
     go(tmp_path / "run", config("train.patience=3"), resume=False)
     kept = (tmp_path / "run/config.toml").read_text()
@@ -223,7 +223,7 @@ def test_a_run_that_stopped_early_is_compared_as_a_whole_one(tmp_path: Path) -> 
 # The validation part.
 
 
-def test_nobody_trains_on_the_validation_part(tiny_data: Dataset) -> None:
+def test_no_client_trains_on_the_validation_part(tiny_data: Dataset) -> None:
     """8 labels of each of 4 classes: a quarter of them is 2 of each."""
     plain = Federation(prepare(tiny_config(), tiny_data))
     federation = Federation(prepare(tiny_config("data.validation=0.25"), tiny_data))
@@ -238,7 +238,7 @@ def test_nobody_trains_on_the_validation_part(tiny_data: Dataset) -> None:
     assert federation.holdings.labeled.sum() == 24
 
 
-def test_beside_the_final_half_the_tuning_half_is_the_validation_part(tiny_data: Dataset) -> None:
+def test_with_the_final_half_the_tuning_half_is_the_validation_part(tiny_data: Dataset) -> None:
     """One run says what a choice goes by and what is reported; a validation part of one's own comes first."""
     settings = {"tuning": ["data.test=tuning"], "final": ["data.test=final"]}
     settings["held"] = ["data.test=final", "data.validation=0.25"]
@@ -265,7 +265,7 @@ def test_the_validation_part_is_drawn_by_the_seed_of_the_partition(tiny_data: Da
     assert held() != held("partition.seed=1")
 
 
-def test_a_part_of_few_labels_is_refused_only_if_it_would_be_empty(tiny_data: Dataset) -> None:
+def test_a_part_of_few_labels_is_rejected_only_if_it_would_be_empty(tiny_data: Dataset) -> None:
     few = tiny_config("data.validation=0.001", "data.labels_per_class=2", "partition.kind=iid", "partition.clients=4")
     assert len(Federation(prepare(few, tiny_data)).holdings.held_out) == 4  # one of each class
     single = tiny_config("data.validation=0.5", "data.labels_per_class=1", "partition.kind=iid", "partition.clients=4")

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from fssl.records.environment import own_words
+from fssl.records.environment import masked_arguments
 
 SAID = {
     "run smoke --set train.rounds=2": "run smoke --set train.rounds=2",
@@ -19,5 +19,5 @@ SAID = {
 @pytest.mark.parametrize("typed", SAID)
 def test_secrets_are_no_part_of_it(typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["fssl", *typed.split()])
-    said = own_words().replace("'***'", "***").replace("'--token=***'", "--token=***")
+    said = masked_arguments().replace("'***'", "***").replace("'--token=***'", "--token=***")
     assert said.replace("'", "") == SAID[typed].replace("'", "")

@@ -11,7 +11,7 @@ from helpers.command import SMALL, Fssl
 from helpers.handmade import write_run
 
 
-def test_a_newer_one_is_refused_in_a_line(fssl: Fssl) -> None:
+def test_a_newer_one_is_rejected_in_a_line(fssl: Fssl) -> None:
     """Before its settings are read, which may have keys that nobody knows yet."""
     assert fssl("run", "smoke", *SMALL, "--out", "runs/new").code == 0
     environment, settings = Path("runs/new/env.json"), Path("runs/new/config.toml")
@@ -28,7 +28,7 @@ def test_a_newer_one_is_refused_in_a_line(fssl: Fssl) -> None:
 
 
 @pytest.mark.parametrize("odd", ["2", None, 1, 0, True, [2]])
-def test_what_is_no_later_format_hinders_nobody(fssl: Fssl, odd: object) -> None:
+def test_a_wrong_format_number_does_not_block_reading(fssl: Fssl, odd: object) -> None:
     folder = write_run(Path("run"), [50.0], 'method.name="sage"')
     known = json.loads((folder / "env.json").read_text())
     (folder / "env.json").write_text(json.dumps({**known, "format": odd}))

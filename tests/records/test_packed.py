@@ -176,7 +176,7 @@ def test_the_plain_record_counts_where_a_kill_left_both(fssl: Fssl, trained: Pat
     assert unpacked((trained / PACKED).read_bytes()) == longer
 
 
-# Damage and refusals: one line each.
+# Damaged files and rejected commands: one line each.
 
 
 def test_a_damaged_packed_record_is_reported_in_one_line(fssl: Fssl, trained: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_damaged_packed_record_is_reported_in_one_line(fssl: Fssl, trained: Pa
     assert find_runs([Path()]).unreadable == {trained: why}
 
 
-def test_what_cannot_be_packed_is_refused_and_left_alone(fssl: Fssl, trained: Path) -> None:
+def test_what_cannot_be_packed_is_rejected_and_left_alone(fssl: Fssl, trained: Path) -> None:
     lock = Lock(trained)
     lock.take()
     assert fssl("pack", "run") == (2, "", "fssl: run is in use by another process\n")

@@ -35,7 +35,7 @@ from fssl.probes.tally import Layout
 from fssl.records.accepted import accept
 from fssl.records.chain import read_start
 from fssl.records.checkpoint import Checkpoints
-from fssl.records.refusals import why_stuck
+from fssl.records.start_checks import resume_error
 from fssl.records.store import RunFolder
 from fssl.records.writer import RunWriter
 from fssl.reports.runs import read_run
@@ -163,7 +163,7 @@ def test_a_kill_at_every_step_on_disk_changes_nothing(
 
 
 @pytest.mark.parametrize("short", [1, 2, 30])
-def test_a_record_with_half_a_line_goes_on_from_the_last_whole_one(tmp_path: Path, short: int) -> None:
+def test_a_record_with_half_a_line_resumes_from_the_last_whole_one(tmp_path: Path, short: int) -> None:
     go(tmp_path / "run")
     expected = outcome(tmp_path / "run")
     (tmp_path / "run/summary.json").unlink()
@@ -288,14 +288,14 @@ def test_a_round_with_noise_is_not_taken_again(tmp_path: Path, damage: str, monk
         ):
             RunWriter(RunFolder(run)).resume_point(print)
         assert contents(run) == before
-        assert "would draw fresh noise" in str(why_stuck(RunFolder(run)))
+        assert "would draw fresh noise" in str(resume_error(RunFolder(run)))
     else:
         saved = RunWriter(RunFolder(run)).resume_point(print)
         assert saved is not None
         assert saved.round == 2
 
 
-def test_noise_without_any_whole_checkpoint_is_refused_as_any_other_run(
+def test_noise_without_any_whole_checkpoint_is_rejected_as_any_other_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
@@ -364,7 +364,7 @@ def test_a_line_that_was_cut_by_a_full_disk_is_written_again(tmp_path: Path) -> 
     assert outcome(tmp_path / "run") == outcome(tmp_path / "unbroken")
 
 
-def test_a_second_process_is_refused_until_the_first_has_gone(tmp_path: Path) -> None:
+def test_a_second_process_is_rejected_until_the_first_has_gone(tmp_path: Path) -> None:
     first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
     RunWriter(first).open(completed(TOY), False, {})
     before = sorted(p.name for p in (tmp_path / "run").iterdir())
@@ -399,7 +399,7 @@ def test_what_a_folder_takes(tmp_path: Path) -> None:
         go(tmp_path / "mine/letter.txt")
 
 
-def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_that_does_not_fit_is_rejected(tmp_path: Path) -> None:
     go(tmp_path / "run")
 
     class Grown(ToyEngine):
@@ -411,7 +411,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         run_experiment(prepare(TOY), tmp_path / "run", Quiet(), True, make=Grown)
 
 
-def test_a_checkpoint_with_something_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_with_unknown_content_is_rejected(tmp_path: Path) -> None:
     """As one would be that an older version wrote, with clients among the tensors."""
     go(tmp_path / "run")
     checkpoints, texts = Checkpoints(tmp_path / "run/checkpoint"), (tmp_path / "run/rounds.jsonl").read_bytes()

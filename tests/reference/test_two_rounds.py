@@ -130,7 +130,7 @@ def test_every_case_of_a_label_occurs(protocol: str, observe: Observe) -> None:
         assert min(mask.sum(), (~mask).sum()) >= 10
 
 
-def test_the_federation_tells_clients_rounds_and_protocols_apart(observe: Observe) -> None:
+def test_the_federation_distinguishes_clients_rounds_and_protocols(observe: Observe) -> None:
     first, second = observe("sage", "authors").visits
     assert [v.client for v in first] != sorted(v.client for v in first)  # momentum passes on in the order drawn
     again = {v.client for v in first} & {v.client for v in second}

@@ -251,7 +251,7 @@ def test_copying_gives_the_command(browser: Browser, runs: Path) -> None:
     assert browser.wait("return document.querySelector('#again pre')?.textContent") == command
 
 
-def test_dark_mode_follows_the_system_until_told_otherwise(browser: Browser, page: Path) -> None:
+def test_dark_mode_follows_the_system_until_it_is_switched(browser: Browser, page: Path) -> None:
     def look() -> tuple[str, str]:
         color = browser.run("return getComputedStyle(document.body).backgroundColor")
         return browser.run("return document.documentElement.dataset.theme"), color

@@ -355,7 +355,7 @@ def test_a_titled_picture_is_one_panel_with_names_at_the_ends_of_lines(
     assert all(box.x0 >= panel.get_window_extent().x1 for box in boxes[:-1])
 
 
-def test_a_title_is_refused_where_there_is_no_single_panel(tmp_path: Path) -> None:
+def test_a_title_is_rejected_where_there_is_no_single_panel(tmp_path: Path) -> None:
     for alpha in (0.1, 1.0):
         write_run(tmp_path / "runs" / str(alpha), [50.0], SAGE, f"partition.alpha={alpha}")
     picture = Files(png=tmp_path / "never.png", title="Two tasks")
@@ -432,7 +432,7 @@ def test_a_band_stays_within_what_a_percentage_can_be() -> None:
     assert [(h.min(), h.max()) for h in heights] == [(0, 100), (0, pytest.approx(100 + 200**0.5))]
 
 
-def test_what_sage_adds_to_a_host_is_told_seed_by_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_gain_of_sage_is_reported_seed_by_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """FlexMatch 50, 52 and with SAGE 51, 55: +1 and +3. FreeMatch's gain is lost in one of two seeds."""
     results = {"flexmatch": (50, 52), "flexmatch+sage": (51, 55), "freematch": (40, 40), "freematch+sage": (45, 39)}
     results |= {"sage": (30, 30), "fixmatch-lpl": (31, 31)}
@@ -554,7 +554,7 @@ def test_a_task_is_called_by_its_partition(tmp_path: Path, settings: list[str], 
     assert task.name == title
 
 
-def test_a_setting_of_another_optimizer_is_not_told(tmp_path: Path) -> None:
+def test_a_setting_of_another_optimizer_is_not_reported(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [50.0], SAGE)
     write_run(tmp_path / "b", [50.0], SAGE, "train.optimizer=adamw", "train.beta2=0.9")
     first, second = (task.extra for task in group_by_task(find_runs([tmp_path])[0]))
@@ -568,7 +568,7 @@ def test_other_crops_are_another_task(tmp_path: Path) -> None:
     assert [task.extra for task in tasks] == ["data.crop = pad", "data.crop = resize"]
 
 
-def test_a_title_tells_all_in_which_tasks_of_a_dataset_differ(tmp_path: Path) -> None:
+def test_a_title_names_every_difference_between_tasks_of_a_dataset(tmp_path: Path) -> None:
     """Also beside a skew that tells them apart already; other datasets have other defaults, which say nothing."""
     for alpha, lr in ((0.1, 0.05), (0.5, 0.1)):
         write_run(tmp_path / f"{lr}", [50.0], SAGE, f"partition.alpha={alpha}", f"train.lr={lr}")
@@ -721,7 +721,7 @@ def test_a_picture_by_a_setting(three_alphas: Path, monkeypatch: pytest.MonkeyPa
         ("seed", "--by seed: results are means over seeds"),
     ],
 )
-def test_a_setting_that_parts_nothing_is_refused(three_alphas: Path, key: str, message: str) -> None:
+def test_a_setting_that_distinguishes_nothing_is_rejected(three_alphas: Path, key: str, message: str) -> None:
     with pytest.raises(UserError) as refused:
         compare_runs(console, [three_alphas / "runs"], Files(png=three_alphas / "never.png"), by=key)
     assert message in str(refused.value)
@@ -836,7 +836,7 @@ def test_unfinished_runs_have_a_star(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "over seeds 7 8* (* unfinished)" in (tmp_path / "t.tex").read_text()
 
 
-def test_one_method_beside_every_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_method_against_every_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = {"sage": (50, 54), "fedavg": (40, 50), "fixmatch-lpl": (52, 53), "fedavg-sl": (90, 90)}
     for method, values in results.items():
         for seed, result in zip((7, 8), values, strict=True):
@@ -940,7 +940,7 @@ def test_a_momentum_without_use_parts_nothing(tmp_path: Path, capsys: pytest.Cap
     assert " sage 7 50.00 70.00 60.00 " in text
 
 
-def test_show_tells_which_model_is_shipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_names_the_shipped_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path / "a", [50.0, 51.0], SAGE, "server.ema=0.9", "server.ship='ema'", **SMOOTH)
     print_run(console, tmp_path / "a")
     text = said(capsys)

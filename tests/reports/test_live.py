@@ -141,7 +141,7 @@ def test_nothing_else_is_served(server: PageServer, path: str) -> None:
     assert (code, body) == (404, b"only the report is here: /\n")
 
 
-def test_other_names_and_other_methods_are_refused(server: PageServer) -> None:
+def test_other_names_and_other_methods_are_rejected(server: PageServer) -> None:
     """A page elsewhere may make its own name lead here; its requests still carry that name."""
     port = server.server_port
     for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"127.0.0.1:{port + 1}", ""):
@@ -202,7 +202,7 @@ def test_versions_in_an_address(query: str, version: int) -> None:
     assert version_in(query) == version
 
 
-def test_a_port_in_use_is_refused(runs: Path) -> None:
+def test_a_port_in_use_is_rejected(runs: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=f"--port {port}: Address already in use"):

@@ -65,14 +65,14 @@ def test_a_plug_in_has_a_dash_that_no_method_has() -> None:
     assert method_style("fixmatch-lpl+oracle") != method_style("fixmatch-lpl+sage")
 
 
-def test_a_method_of_somebody_else_looks_the_same_twice() -> None:
+def test_a_users_method_looks_the_same_twice() -> None:
     assert method_label("mine") == "mine"
     assert method_label("mine+sage") == "mine + SAGE"
     assert method_style("mine") == Style("#E69F00", "longdashdot", "circle")  # in every process
     assert method_style("mine").dash not in {method_style(name).dash for name in METHODS}
 
 
-def test_settings_of_one_method_are_told_apart_by_dash_and_marker() -> None:
+def test_settings_of_one_method_differ_in_dash_and_marker() -> None:
     styles = method_styles(["sage", "fixmatch-lpl", "sage", "sage"])
     assert styles[:2] == [method_style("sage"), method_style("fixmatch-lpl")]
     assert {styles[i].color for i in (0, 2, 3)} == {look.VERMILION}

@@ -3,7 +3,7 @@
 import pytest
 from markdown_it import MarkdownIt
 
-from fssl.errors import printable
+from fssl.errors import escape_unprintable
 from fssl.reports.formats import (
     Grid,
     Marked,
@@ -40,14 +40,14 @@ def content(text: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_is_only_text(name: str) -> None:
     parts = content(escape_markdown(name))
-    assert "".join(text for _, text in parts) == f"{printable(name)}: end"
+    assert "".join(text for _, text in parts) == f"{escape_unprintable(name)}: end"
     assert {kind for kind, _ in parts} <= {"text", "text_special"}
     assert "|" not in escape_markdown(name).replace("\\|", "")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_is_only_code(name: str) -> None:
-    assert content(as_code(name)) == [("code_inline", printable(name)), ("text", ": end")]
+    assert content(as_code(name)) == [("code_inline", escape_unprintable(name)), ("text", ": end")]
 
 
 GRID = Grid(

@@ -97,7 +97,7 @@ def test_the_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     assert (machine["device"], machine["torch"], machine["runs"], machine["seconds"]) == ("cpu", "2.13.0", 3, 3 * 39.0)
 
 
-def test_the_words_say_who_leads_and_where_sage_does_not(tmp_path: Path) -> None:
+def test_the_conclusions_name_the_leader_and_where_sage_does_not_lead(tmp_path: Path) -> None:
     for seed, ours, theirs in ((7, 50.0, 52.0), (8, 60.0, 59.5)):
         write_run(tmp_path / f"runs/a{seed}", [ours], SAGE, f"seed={seed}")
         write_run(tmp_path / f"runs/b{seed}", [theirs], LPL, f"seed={seed}")
@@ -217,7 +217,7 @@ def test_labels_of_a_server_that_cannot_be_read_are_named(tmp_path: Path, row: s
     assert data["notes"] == [f"{folder}: partition.json is damaged"]
 
 
-def test_a_setting_that_only_some_groups_have_tells_them_apart(tmp_path: Path) -> None:
+def test_a_setting_that_only_some_groups_have_distinguishes_them(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [50.0], SAGE)
     write_run(tmp_path / "b", [50.0], SAGE, "train.steps_per_round=1")
     assert sorted(named_groups(find_runs([tmp_path]).runs)) == ["sage, local_epochs=1", "sage, steps_per_round=1"]
@@ -394,7 +394,7 @@ def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
     assert "<h1>a?$script</h1>" in (tmp_path / "report.html").read_text()
 
 
-def test_the_page_needs_nobody_else(tmp_path: Path) -> None:
+def test_the_page_needs_no_other_host(tmp_path: Path) -> None:
     write_run(tmp_path / "runs/a", [50.0], SAGE)
     report(tmp_path)
     text = (tmp_path / "report.html").read_text()

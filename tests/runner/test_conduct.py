@@ -88,7 +88,7 @@ def small_network(width: int) -> Callable[[int, int, int], nn.Module]:
     return Small
 
 
-def test_a_refused_resume_leaves_a_finished_run_finished(tmp_path: Path) -> None:
+def test_a_rejected_resume_leaves_a_finished_run_finished(tmp_path: Path) -> None:
     fssl.run(fssl.experiment("smoke", *TINY, network=small_network(4)), tmp_path)
     before = contents(tmp_path)
     longer = fssl.experiment("smoke", *TINY, "train.rounds=5", network=small_network(8))

@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from fssl import console as screen
 from fssl.catalog.describe import measure_sizes
 from fssl.config import Config, override, parse, read_toml
-from fssl.console import GridView, RunView, size_text, spoken
+from fssl.console import GridView, RunView, short_duration, size_text
 from fssl.core.experiment import prepare
 from fssl.runner import costs
 from fssl.runner.costs import Cost, Kept, Measured, cost_lines, estimate, traffic
@@ -93,7 +93,13 @@ def test_a_run_of_days_and_one_without_room_say_what_to_change(monkeypatch: pyte
 
 
 def test_numbers_are_said_in_two_digits() -> None:
-    assert [spoken(x) for x in (0.0351, 12.4, 300, 7300, 300_000)] == ["0.035 s", "12 s", "5 min", "2 h", "3.5 days"]
+    assert [short_duration(x) for x in (0.0351, 12.4, 300, 7300, 300_000)] == [
+        "0.035 s",
+        "12 s",
+        "5 min",
+        "2 h",
+        "3.5 days",
+    ]
     assert [size_text(x) for x in (340, 57_896, 1_450_000, 2.8e9)] == ["340 bytes", "58 kB", "1.4 MB", "2.8 GB"]
 
 

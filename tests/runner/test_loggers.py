@@ -83,7 +83,7 @@ def test_weights_and_biases_offline_holds_the_curve(tmp_path: Path, monkeypatch:
         assert {k: v for k, v in entry.items() if "/" in k} == logged_values(line)
 
 
-def test_online_without_a_login_is_refused_before_any_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_online_without_a_login_is_rejected_before_any_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("WANDB_API_KEY", "NETRC", "WANDB_IDENTITY_TOKEN_FILE"):

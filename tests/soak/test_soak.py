@@ -19,13 +19,13 @@ def in_a_folder_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch
 
 @FEW
 @given(soak_harness.run_words())
-def test_any_settings_are_taken_or_refused_in_a_line(words: list[str]) -> None:
+def test_any_settings_are_taken_or_rejected_in_a_line(words: list[str]) -> None:
     assert soak_harness.planned(words) == ""
 
 
 @FEW
 @given(soak_harness.command_lines)
-def test_any_words_are_a_command_or_refused(words: list[str]) -> None:
+def test_any_words_are_a_command_or_rejected(words: list[str]) -> None:
     assert soak_harness.understood(words) == ""
 
 

@@ -98,7 +98,7 @@ def test_text_in_a_csv_file_is_no_formula() -> None:
     assert found[-len(texts) :] == [*texts.values()]
 
 
-def test_names_that_are_not_utf8_are_shown_in_tables_and_refused_in_records(tmp_path: Path) -> None:
+def test_names_that_are_not_utf8_are_shown_in_tables_and_rejected_in_records(tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9")
     assert as_csv(["a"], [{"a": name}]) == "a\ncaf\\xe9\n"
     with pytest.raises(UserError, match=r"record: cannot be written: it contains a name that is not UTF-8"):

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fssl.console import GridView, RunView, print_table, say
-from fssl.errors import LONGEST, complain, printable
+from fssl.errors import LONGEST, complain, escape_unprintable
 from fssl.system.terminal import Screen
 from helpers.small import tiny_config
 
@@ -33,8 +33,8 @@ def is_shown(text: str) -> bool:
     ],
 )
 def test_what_a_terminal_would_obey_is_shown(text: str, expected: str) -> None:
-    assert printable(text) == expected
-    assert printable(expected) == expected
+    assert escape_unprintable(text) == expected
+    assert escape_unprintable(expected) == expected
 
 
 def test_lines_and_tables_show_names_as_they_are() -> None:

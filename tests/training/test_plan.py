@@ -75,7 +75,7 @@ def site(labeled: int = 20, pool: int = 100) -> Site:
 SMALL = Recipe(8, 2, 3, "pool", None, VIEWS, 32, True)
 
 
-def test_a_plan_is_the_same_whoever_asks_and_differs_by_name() -> None:
+def test_a_plan_is_reproducible_and_differs_by_name() -> None:
     a, b = plan_client(site(), SMALL, 7, 3, 5), plan_client(site(), SMALL, 7, 3, 5)
     assert torch.equal(a.draw.x_row, b.draw.x_row)
     assert all(torch.equal(a.draw.noise[v], b.draw.noise[v]) for v in VIEWS)

@@ -23,10 +23,12 @@ def describe_own(name: str) -> MethodFacts:
     """Return the facts about a method in a user's file."""
     (builder,) = find_builders(name)
     sizes = measure_sizes(build_method(name, {}))
-    return MethodFacts(doc_of(builder), SOURCES.get(builder), settings_of(builder), sizes, refuses=refusals(name))
+    return MethodFacts(
+        doc_of(builder), SOURCES.get(builder), settings_of(builder), sizes, refuses=rejected_plugins(name)
+    )
 
 
-def refusals(name: str) -> dict[str, str]:
+def rejected_plugins(name: str) -> dict[str, str]:
     """Return the plug-ins that a method rejects, with their messages."""
     found = {}
     for plugin in PLUGINS:

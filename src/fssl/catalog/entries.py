@@ -35,7 +35,7 @@ class Entry(NamedTuple):
     source: Source | None
     sizes: MethodSizes | None
     cost: Cost | None
-    goes_with: Mapping[str, str] = {}
+    compatibility_facts: Mapping[str, str] = {}
 
 
 def entries() -> Iterator[Entry]:
@@ -54,7 +54,7 @@ def entry(name: str) -> Entry:
     own, host = facts.source, method.source
     if plugins and own and host:
         own = replace(own, paper=f"{host.paper}; {own.paper}", client=host.client, server=host.server, note=host.note)
-    return Entry(name, facts.about, own, method.sizes, costs().get(name), goes_with(method))
+    return Entry(name, facts.about, own, method.sizes, costs().get(name), compatibility_facts(method))
 
 
 @cache
@@ -106,7 +106,7 @@ def step_cost(entry: Entry) -> str:
     return f"{entry.cost.ratio:.2f}" if entry.cost else "?"
 
 
-def goes_with(facts: MethodFacts) -> dict[str, str]:
+def compatibility_facts(facts: MethodFacts) -> dict[str, str]:
     """Return a method's compatibility, and its columns in records, by table head; empty for a user's method."""
     traits = facts.traits
     if traits is None:

@@ -65,7 +65,7 @@ class MethodFacts:
         return self.doc.partition("\n")[0]
 
 
-def of_own_file(name: str) -> MethodFacts:
+def user_method_facts(name: str) -> MethodFacts:
     """Return the facts of a user's method. Import lazily: this runs its file, which imports PyTorch."""
     from .describe import describe_own
 
@@ -77,7 +77,7 @@ def parse_methods(text: str) -> Registry[MethodFacts]:
     methods, plugins = (
         {name: facts_from(each) for name, each in json.loads(text)[kind].items()} for kind in ("methods", "plugins")
     )
-    return Registry(methods, plugins, attrgetter("settings"), of_own_file)
+    return Registry(methods, plugins, attrgetter("settings"), user_method_facts)
 
 
 def facts_from(found: Mapping[str, Any]) -> MethodFacts:

@@ -92,7 +92,7 @@ def facts_of(entry: Entry) -> list[tuple[str, str]]:
     if entry.cost:
         cost += f" ({entry.cost.low:.2f} to {entry.cost.high:.2f}) steps of {BASELINE}"
         cost += f"; {read_costs()['device']}, {read_costs()['shape']} shape"
-    return [*rows, ("step", cost), *entry.goes_with.items()]
+    return [*rows, ("step", cost), *entry.compatibility_facts.items()]
 
 
 def kept_bytes(entry: Entry) -> str:
@@ -189,7 +189,7 @@ def counts(files: ByClass) -> str:
 def preset_table() -> Table:
     """Return a line for each preset: the beginning of its file, and its number of runs."""
     names = sorted(presets(), key=by_number)
-    rows = [[name, first_words(PRESETS / f"{name}.toml"), str(num_runs(read_toml(name)))] for name in names]
+    rows = [[name, first_line(PRESETS / f"{name}.toml"), str(num_runs(read_toml(name)))] for name in names]
     return listing(("preset", "what it runs", "runs"), rows, [2])
 
 
@@ -213,10 +213,10 @@ def pages() -> dict[str, Path]:
 
 def page_table() -> Table:
     """Return a line for each page."""
-    return listing(("topic", "what it is about"), ([name, first_words(page)] for name, page in pages().items()))
+    return listing(("topic", "what it is about"), ([name, first_line(page)] for name, page in pages().items()))
 
 
-def first_words(file: Path) -> str:
+def first_line(file: Path) -> str:
     """Return the first line of a file, without its marks."""
     with file.open(encoding="utf-8") as lines:
         return next(lines).lstrip("# ").rstrip()

@@ -84,7 +84,7 @@ def options(
 ) -> None: ...
 
 
-def refuse_null(words: list[str]) -> None:
+def reject_null(words: list[str]) -> None:
     """Reject null characters: a shell cannot pass one, but a script can, and names and settings cannot hold it."""
     for word in words:
         if "\0" in word:
@@ -103,7 +103,7 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks these characters must not stop a run
     try:
-        refuse_null(sys.argv[1:])
+        reject_null(sys.argv[1:])
         with handled(signal.SIGTERM, signal.default_int_handler):  # the same as Ctrl-C, from a scheduler
             code = app(standalone_mode=False) or 0  # an exit inside a command is returned as a number
     except (KeyboardInterrupt, typer.Abort):

@@ -91,14 +91,14 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
     Example: `fssl deploy server --home hospitals`
     """
     from ..deploy.admission import admit
-    from ..deploy.control import check_gate, connect, let_in, shut
+    from ..deploy.control import check_gate, close_gate, connect, open_gate
     from ..deploy.home import server_part
     from ..deploy.keys import expiry_warning
     from ..deploy.programs import (
         SUPERLINK_LOG,
         background_program,
         check_port,
-        last_words,
+        exit_reason,
         require_flower,
         superlink,
         wait_until_listening,
@@ -111,7 +111,7 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
     warn(insecure)
     words, log = superlink(part, insecure), part.folder / "logs" / SUPERLINK_LOG
     check_port(part.listen, part.port)
-    shut(part)
+    close_gate(part)
     connect(part, insecure)
     with background_program(words, part.folder, log) as process:
         wait_until_listening(process, part, log)
@@ -121,10 +121,10 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
             admit(part, say)
             if text := expiry_warning(part):
                 complain(f"WARNING: {text}")
-        let_in(part)
+        open_gate(part)
         append(part.folder / TRAIL, "started", encrypted=not insecure, code=code_digest())
         process.wait()
-        raise RunError(f"the SuperLink ended: {last_words(log)}")
+        raise RunError(f"the SuperLink ended: {exit_reason(log)}")
 
 
 @app.command()
@@ -141,7 +141,7 @@ def site(
     from ..deploy.home import site_part
     from ..deploy.keys import check_site_keys
     from ..deploy.programs import check_port, require_flower, supernode
-    from ..deploy.sites import attend, await_server, check_site
+    from ..deploy.sites import await_server, check_site, keep_connected
 
     part = site_part(home, name)
     require_flower()
@@ -155,7 +155,7 @@ def site(
     terms = "; masked uploads alone" if part.masked else ""
     say(f"{part.name}: client {part.client} of {part.clients}, server {part.server}{terms}; log {log}")
     await_server(part, insecure, say)
-    attend(part, words, log, say)
+    keep_connected(part, words, log, say)
 
 
 @app.command(cls=SettingsCommand)

@@ -46,15 +46,15 @@ class SettingsCommand(TyperCommand):
         try:
             rest = super().parse_args(ctx, args)
         except Exception as error:  # click's error; typer may include its own copy of click
-            if hint := meant_by(getattr(error, "option_name", ""), words):
+            if hint := setting_hint(getattr(error, "option_name", ""), words):
                 raise UserError(hint) from None
             raise
         if ctx.args and not ctx.resilient_parsing:
-            raise UserError(extra_words(ctx.args, ctx.params.get("settings") or []))
+            raise UserError(explain_extra(ctx.args, ctx.params.get("settings") or []))
         return rest
 
 
-def meant_by(option: str, words: list[str]) -> str:
+def setting_hint(option: str, words: list[str]) -> str:
     """Return a hint for an unknown option that is a setting; empty if it is none."""
     from ..config import Config, keys_like
 
@@ -69,7 +69,7 @@ def meant_by(option: str, words: list[str]) -> str:
     return f"No such option '{option}'; it is a setting: {hint}" if hint else ""
 
 
-def extra_words(words: list[str], settings: list[str]) -> str:
+def explain_extra(words: list[str], settings: list[str]) -> str:
     """Explain words that belong to no option: settings without `--set`, or the value of one after a space."""
     said = f"Got unexpected extra argument{'s' * (len(words) > 1)} ({' '.join(words)})"
     if cut := [setting for setting in settings if "=" not in setting]:

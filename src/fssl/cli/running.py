@@ -145,7 +145,7 @@ def settings_of(config: str, resume: bool) -> tuple[dict[str, Any], Path]:
     if resume and path.name == CONFIG and path.is_file():
         return read_settings(path.parent), path.parent
     if resume and config not in presets() and not os.path.exists(config):  # never raises, unlike Path.exists
-        raise not_found(config, goes_on=True)
+        raise not_found(config, resumes=True)
     return read_toml(config), Path("runs") / Path(config.removesuffix(".toml")).name
 
 
@@ -184,13 +184,13 @@ def replay(
 
     Example: `fssl replay runs/mine/failed-step.safetensors --pdb`
     """
-    from ..engines.failure import load_step, take_again
+    from ..engines.failure import load_step, replay_step
 
     saved = load_step(file, trust)
     say(f"{file}: {saved.where} of {saved.federation.config.method.name}")
     say(f"in this step, batch.clock.step is {int(saved.draw.clock.step)}: it counts from 0")
     try:
-        take_again(saved)
+        replay_step(saved)
     except Exception as error:
         sys.stderr.write(by_line(traceback.format_exc()))
         if pdb:

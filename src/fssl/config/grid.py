@@ -126,11 +126,11 @@ def matching_tables(
     if inner == key:
         return []
     same = [table for table in values if table[inner] == value]
-    beside = set.intersection(*({f"{axis}.{name}" for name in table} for table in values)) - {*given}
-    if beside and not same:
+    shared = set.intersection(*({f"{axis}.{name}" for name in table} for table in values)) - {*given}
+    if shared and not same:
         raise UserError(
             f"{key}={value}: no table of grid.{axis} has this value, and a run without the axis would lose"
-            f" {', '.join(sorted(beside))};"
+            f" {', '.join(sorted(shared))};"
             " set that, too"
         )
     return [table for table in same if len(table) == 1] or same

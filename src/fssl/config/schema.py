@@ -14,7 +14,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from ..data.cards import Card
-from ..errors import UserError, as_typed, described, unknown
+from ..errors import UserError, as_typed, error_text, unknown
 from ..system.user_code import refuse_without_function, user_file
 from .toml import toml_value
 
@@ -105,7 +105,7 @@ def schema_of(target: Callable[..., Any]) -> dict[str, Setting]:
     try:
         parameters = inspect.signature(target, eval_str=True).parameters
     except (AttributeError, NameError, SyntaxError, TypeError) as error:  # types that are written as strings
-        raise UserError(f"{name}: cannot read the types of its settings: {described(error)}") from error
+        raise UserError(f"{name}: cannot read the types of its settings: {error_text(error)}") from error
     settings = {key: setting_of(parameter) for key, parameter in parameters.items()}
     for key, limits in ((key, setting.limits) for key, setting in settings.items()):
         if limits and not limits.low <= limits.high:  # also rejects nan

@@ -36,14 +36,14 @@ def read_toml(source: str) -> dict[str, Any]:
     return tables
 
 
-def not_found(source: str, goes_on: bool = False) -> UserError:
+def not_found(source: str, resumes: bool = False) -> UserError:
     """Return the error for settings that were not found; a path or a run to resume is rarely a misspelled preset."""
     bare = source.removesuffix(".toml")
     if bare != source:  # preset names have no suffix
         return UserError(f"there is no file {source}" + (f"; the preset is called {bare}" if bare in presets() else ""))
     folders = {name.rpartition("/")[0] for name in presets()} - {""}
     is_path = "/" in source and source.partition("/")[0] not in folders
-    if (is_path or goes_on) and not nearest(source.lower(), presets()):
+    if (is_path or resumes) and not nearest(source.lower(), presets()):
         return UserError(f"'{source}': no such run folder, file or preset (see `fssl presets`)")
     return unknown("preset or configuration file", source, presets())
 

@@ -12,7 +12,7 @@ from ..types import Payload, State, Upload, Weights
 VARIANCE = "running_var"  # suffix of BatchNorm's variances, which a server expects to be positive
 
 
-def spoiled(config: Config, round: int, upload: Upload, payload: Payload) -> Upload:
+def attacked_upload(config: Config, round: int, upload: Upload, payload: Payload) -> Upload:
     """Return a client's upload, changed by the attack if the client is malicious."""
     attack = config.attack
     if attack.kind in ("none", "labels") or upload.client >= attack.attackers:

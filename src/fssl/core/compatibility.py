@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from ..config import STEPS, Config, check_fact
 from ..data.cards import Card
-from ..errors import UserError, described
+from ..errors import UserError, error_text
 from ..methods.base import Method
 from ..methods.names import split_name
 from ..models import Net
@@ -87,7 +87,7 @@ def explain_error(error: Exception, page: str = "adding-a-method") -> str:
         return f"a shape depends on data (t[mask], nonzero, unique); see `fssl docs {page}`"
     if "more than 1 value per channel" in str(error):
         return "BatchNorm needs more than 1 value per channel; use a larger batch, or model.norm = 'group'"
-    return described(error)
+    return error_text(error)
 
 
 def check_network(config: Config, net: Net, card: Card, batch: int = 4) -> None:

@@ -137,8 +137,8 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Tried:
         if known and "truth" not in looks.found:
             raise UserError("+oracle has no effect: its step never reads `batch.truth`; remove +oracle")
         check_whole(local, after)
-        if misfit := misfit_of_kept(method.client_state(payload, task, counts), method.keep(after)):
-            raise UserError(f"its {misfit}")
+        if mismatch := kept_mismatch(method.client_state(payload, task, counts), method.keep(after)):
+            raise UserError(f"its {mismatch}")
         if recipe.chooses:
             trace = trace._replace(votes=try_choice(method, local, task, slots))
         return Tried(Layout.of(probe(trace, truth)), "rounds" in looks.found, hooks)
@@ -266,7 +266,7 @@ def try_choice(method: Method, local: Local, task: Task, slot: Tensor) -> State:
     return votes_at(slot, votes, chosen)
 
 
-def misfit_of_kept(new: State, kept: State) -> str:
+def kept_mismatch(new: State, kept: State) -> str:
     """Describe a client's kept tensors that do not match its initial ones; empty if they match."""
     fits = not kept or kept.keys() == new.keys()
     return "" if fits else f"`keep` returns {sorted(kept)}; expected all of {sorted(new)}, or an empty dict"

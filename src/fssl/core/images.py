@@ -15,7 +15,7 @@ from ..data.partition import Index, Partition, hold_out, make_partition, second_
 from ..data.sources import Dataset, Split, lacking, load, missing
 from ..data.split_file import read_bytes, read_partition
 from ..errors import UserError, as_typed
-from ..system.files import at_home
+from ..system.files import expand_home
 from ..system.machine import cores
 
 ImagesKey = tuple[str, str | None, Agreed | None, Fit]
@@ -53,21 +53,21 @@ def load_dataset(config: Config, progress: Progress | None = None) -> Dataset:
     """Load the configured images; the first time, decode files into a cache."""
     check_loadable(config)
     name, dir, agreed, fit = source_of(config)
-    folder, options = at_home(Path(dir)) if dir else None, agreed._asdict() if agreed else {}
+    folder, options = expand_home(Path(dir)) if dir else None, agreed._asdict() if agreed else {}
     return load(name, folder, Loading(progress=progress, workers=cores()), fit, **options)
 
 
-def lacking_images(configs: Iterable[Config]) -> Iterator[str]:
+def missing_datasets(configs: Iterable[Config]) -> Iterator[str]:
     """Yield the reason why a dataset has no files yet, for each such dataset, without loading any."""
     for name, dir in dict.fromkeys((config.data.name, config.data.dir) for config in configs):
-        if text := lacking(name, at_home(Path(dir)) if dir else None):
+        if text := lacking(name, expand_home(Path(dir)) if dir else None):
             yield text
 
 
 def check_at_hand(config: Config) -> None:
     """Reject missing files without reading or downloading any."""
     check_loadable(config)
-    missing(config.data.name, at_home(Path(config.data.dir)) if config.data.dir else None)
+    missing(config.data.name, expand_home(Path(config.data.dir)) if config.data.dir else None)
     if config.partition.file is not None:
         read_bytes(Path(config.partition.file), config.partition.digest)
 

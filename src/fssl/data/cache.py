@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import UserError
-from ..system.files import at_home, atomic
+from ..system.files import atomic, expand_home
 from .cards import Card
 from .dataset import Split
 
@@ -48,13 +48,15 @@ def cache_folder(given: Path | None = None) -> Path:
     """Return the given folder, otherwise $FSSL_CACHE, otherwise `fssl` in the user's cache folder."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     return (
-        given or from_environment("FSSL_CACHE") or at_home(home / "fssl", "set FSSL_CACHE to the folder of the cache")
+        given
+        or from_environment("FSSL_CACHE")
+        or expand_home(home / "fssl", "set FSSL_CACHE to the folder of the cache")
     )
 
 
 def from_environment(variable: str) -> Path | None:
     value = os.environ.get(variable)
-    return at_home(Path(value)) if value else None
+    return expand_home(Path(value)) if value else None
 
 
 def open_array(path: Path, shape: tuple[int, ...], kind: type = np.uint8) -> NDArray[Any] | None:

@@ -12,7 +12,7 @@ from numpy.random import RandomState
 from numpy.typing import NDArray
 
 from ..errors import UserError, unknown
-from .shares import HAVE_ALPHA, MIN_ALPHA, Terms, check_shards, check_shares, who_has_labels
+from .shares import HAVE_ALPHA, MIN_ALPHA, Terms, check_label_holders, check_shards, check_shares
 
 Index = NDArray[np.int64]
 
@@ -76,7 +76,7 @@ def make_partition(
         classes_per_client: Shards of a client, for the kind "shards".
         first_clients: Clients of the draw that change places with numbers 0, 1 and so on; for "knowing-clients" only.
     """
-    who = who_has_labels(who, labeled_clients)
+    who = check_label_holders(who, labeled_clients)
     if kind == "paired-dirichlet" and alpha == 0:
         kind = "iid"  # the meaning in the released code, although its own branch crashes
     _check(kind, alpha, clients, seed)

@@ -28,7 +28,7 @@ def implied_labels(who: str | None, labeled_clients: int | None) -> str:
     return who or (WHO[0] if labeled_clients is None else "few-clients")
 
 
-def who_has_labels(who: str | None, labeled_clients: int | None) -> str:
+def check_label_holders(who: str | None, labeled_clients: int | None) -> str:
     """Return the place of labels, checked for callers in Python; rules check it in a configuration."""
     who = implied_labels(who, labeled_clients)
     if who not in WHO:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError, shortened
-from ..system.files import at_home, check_unchanged, parse_json, short_sum, write_atomic
+from ..system.files import check_unchanged, expand_home, parse_json, short_sum, write_atomic
 from .partition import Partition
 
 ROWS_SHOWN = 3  # rows shown of those without a client
@@ -47,7 +47,7 @@ def read_partition(file: Path, num_images: int, expected: str | None = None) -> 
 
 def read_bytes(file: Path, expected: str | None) -> bytes:
     try:
-        if (place := at_home(file)).exists() and not (place.is_file() or place.is_dir()):
+        if (place := expand_home(file)).exists() and not (place.is_file() or place.is_dir()):
             raise UserError(f"partition.file = '{file}' is no ordinary file")
         return place.read_bytes()
     except OSError as error:

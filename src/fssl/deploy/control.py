@@ -29,14 +29,14 @@ MOST = 300  # letters of an error message of Flower
 NOT_STARTED = "the server has not been started yet: `fssl deploy server` does that"
 
 
-def shut(server: ServerPart) -> None:
+def close_gate(server: ServerPart) -> None:
     """Make a new credential for the operator, as at every start, and keep sites out until they are admitted."""
     server.flower.mkdir(mode=0o700, exist_ok=True)
     (server.flower / OPEN).unlink(missing_ok=True)
     write_atomic(server.flower / TOKEN, secrets.token_hex(32), mode=0o600)
 
 
-def let_in(server: ServerPart) -> None:
+def open_gate(server: ServerPart) -> None:
     """Let sites connect from now on."""
     (server.flower / OPEN).touch()
 
@@ -62,7 +62,7 @@ def check_gate(server: ServerPart, insecure: bool) -> None:
     for path in (LIST_NODES, ACQUIRE_TASK):
         code = answer_to_anyone(server, path, trust)
         if code != 401:
-            raise RunError(f"the server does not refuse strangers ({path}: status {code}), so it was stopped")
+            raise RunError(f"the server does not reject strangers ({path}: status {code}), so it was stopped")
 
 
 def answer_to_anyone(server: ServerPart, path: str, trust: ssl.SSLContext | None) -> int:
@@ -136,7 +136,7 @@ def is_insecure(server: ServerPart) -> bool:
     return bool(table.get("insecure"))
 
 
-def check_manner(server: ServerPart, insecure: bool) -> None:
+def check_security(server: ServerPart, insecure: bool) -> None:
     """Raise unless the server was started in the manner asked for, with or without keys."""
     if is_insecure(server) != insecure:
         there, here = ("with", "add") if is_insecure(server) else ("without", "leave out")

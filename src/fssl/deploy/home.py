@@ -36,7 +36,7 @@ port = {own}                # of this site's SuperNode, for its own use on this 
 device = "auto"             # auto, cpu or cuda
 # data = "/path/to/images"  # labeled/CLASS/*, unlabeled/*; or a dataset's Parquet files. Same as --data
 # least_measured = 20       # a test of the model on fewer of this site's own images is not reported
-# masked = true             # refuse runs whose uploads are not masked (privacy.aggregation = "secagg+")
+# masked = true             # reject runs whose uploads are not masked (privacy.aggregation = "secagg+")
 # own = ["margin.py:margin_match"]  # methods and networks that may run here, from files in own/: `fssl docs deploy`
 """
 

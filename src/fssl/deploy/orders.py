@@ -21,17 +21,17 @@ from ..engines.flower.internals import has_finished
 from ..errors import RunError, UserError, complain
 from ..methods.names import check_effect
 from ..records.audit import TRAIL, append
-from ..records.environment import own_words
-from ..records.refusals import check_can_take
+from ..records.environment import masked_arguments
+from ..records.start_checks import check_can_take
 from ..records.store import RunFolder
 from ..start import with_absolute_start
 from ..system.files import parse_json, write_atomic
-from ..system.machine import ground_of
+from ..system.machine import existing_parent
 from ..system.user_code import absolute_name, short_name, user_file
-from .control import CONNECTION, check_manner, connect, flwr
+from .control import CONNECTION, check_security, connect, flwr
 from .home import ServerPart
 from .keys import admitted_sites
-from .programs import SUPERLINK_LOG, Growing
+from .programs import SUPERLINK_LOG, TailedFile
 
 ROOM = 2**20  # bytes for a run's settings, journal and first lines; the size of its models is not known yet
 LEFT_ALONE = "so the run cannot be followed; it goes on at the server, and `fssl deploy start --resume` waits for it"
@@ -52,14 +52,14 @@ def start_run(part: ServerPart, wanted: Wanted, say: Callable[[str], None]) -> N
     run = check(part, for_sites(wanted.tables, len(part.sites)), out, wanted.resume)
     for text in [*needed_at_sites(run), *unused_labels(run, part.test_images)]:
         say(text)
-    check_manner(part, insecure)
+    check_security(part, insecure)
     await_folder(out, part.wait_seconds, say)
     check_room(out, part.folder / "logs")
     connect(part, insecure)
     order, journal = write_order(part, run, out, wanted.resume, insecure)
     settings = sha256(to_toml(as_tables(run)).encode()).hexdigest()
     facts = {"by": os.getuid(), "out": out.name, "settings": settings, "code": code_digest()}
-    append(part.folder / TRAIL, "ordered", **facts, command=own_words(), sites=part.sites)
+    append(part.folder / TRAIL, "ordered", **facts, command=masked_arguments(), sites=part.sites)
     number = submit(part, order)
     try:
         say(f"run {number} of {len(part.sites)} sites; folder {out}")
@@ -162,7 +162,7 @@ def check_room(*folders: Path) -> None:
     """Reject a folder that cannot be written, or whose disk is full, before any site is asked; leave nothing behind."""
     for folder in folders:
         try:
-            with TemporaryFile(dir=ground_of(folder)) as trial:
+            with TemporaryFile(dir=existing_parent(folder)) as trial:
                 trial.write(bytes(ROOM))
                 trial.flush()
                 os.fsync(trial.fileno())
@@ -179,7 +179,7 @@ def write_order(part: ServerPart, run: Config, out: Path, resume: bool, insecure
     terms = {
         "config": str(config),
         "out": str(out.resolve()),
-        "command": own_words(),
+        "command": masked_arguments(),
         "resume": resume,
         "log": str(journal),
         "sites": "\n".join(part.sites if insecure else [f"{name} {key}" for name, key in admitted_sites(part)]),
@@ -217,7 +217,7 @@ def follow(journal: Path, status: Callable[[], str], say: Callable[[str], None],
         elif kind == "stopped":
             raise RunError(content)
         elif kind == "cut off":
-            raise RunError(f"the server was stopped or restarted, and the run with it{how_to_go_on(journal)}")
+            raise RunError(f"the server was stopped or restarted, and the run with it{resume_hint(journal)}")
         elif kind == "finished":
             return
 
@@ -231,7 +231,7 @@ def with_missing(line: dict[str, Any], total: int, measure: str) -> str:
 
 def events(journal: Path, status: Callable[[], str], patience: float) -> Iterator[dict[str, Any]]:
     """Yield a run's events as they are written; after a silence, ask the server whether the run has ended."""
-    growing, heard, ended = Growing(journal), time.monotonic(), ""
+    growing, heard, ended = TailedFile(journal), time.monotonic(), ""
     while True:
         lines = growing.news().splitlines()
         for line in lines:
@@ -240,14 +240,14 @@ def events(journal: Path, status: Callable[[], str], patience: float) -> Iterato
             heard = time.monotonic()
         elif ended:  # and no event came after that
             why = "perhaps the server was stopped or restarted, or its disk is full"
-            raise RunError(f"the run ended without a word ({ended}), {why}{how_to_go_on(journal)}")
+            raise RunError(f"the run ended without a word ({ended}), {why}{resume_hint(journal)}")
         elif time.monotonic() - heard > patience:
             now, heard = status(), time.monotonic()
             ended = now if has_finished(now) else ""
         time.sleep(0.5)
 
 
-def how_to_go_on(journal: Path) -> str:
+def resume_hint(journal: Path) -> str:
     """Return the end of a line about an interrupted run: how to resume it."""
     return f"; once the server runs, the same command with --resume goes on (log: {journal.parent / SUPERLINK_LOG})"
 

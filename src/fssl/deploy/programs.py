@@ -165,12 +165,12 @@ def wait_until_listening(process: subprocess.Popen[bytes], server: ServerPart, l
     until, host = time.monotonic() + seconds, "127.0.0.1" if server.listen == "0.0.0.0" else server.listen
     while time.monotonic() < until:
         if process.poll() is not None:
-            raise RunError(f"the SuperLink ended: {last_words(log)}")
+            raise RunError(f"the SuperLink ended: {exit_reason(log)}")
         with socket.socket() as probe:
             if probe.connect_ex((host, server.port)) == 0:
                 return
         time.sleep(0.2)
-    raise RunError(f"the SuperLink does not answer on port {server.port}: {last_words(log)}")
+    raise RunError(f"the SuperLink does not answer on port {server.port}: {exit_reason(log)}")
 
 
 def check_port(host: str, port: int) -> None:
@@ -186,7 +186,7 @@ def check_port(host: str, port: int) -> None:
 
 def wait_for(words: str, process: subprocess.Popen[bytes], log: Path, seconds: float = math.inf) -> bool:
     """Return whether a program logs these words in time."""
-    until, growing = time.monotonic() + seconds, Growing(log)
+    until, growing = time.monotonic() + seconds, TailedFile(log)
     while time.monotonic() < until and process.poll() is None:
         if words in since_start(growing.news()):
             return True
@@ -194,7 +194,7 @@ def wait_for(words: str, process: subprocess.Popen[bytes], log: Path, seconds: f
     return False
 
 
-class Growing:
+class TailedFile:
     """A text file that another program writes: each call reads on from where the last one ended."""
 
     def __init__(self, path: Path) -> None:
@@ -219,7 +219,7 @@ def since_start(text: str) -> str:
     return STAMP.sub("", COLOR.sub("", text)).rpartition(NEW_START)[2]
 
 
-def last_words(log: Path) -> str:
+def exit_reason(log: Path) -> str:
     """Return why a program ended: its last error at the end of its log, or else its last line."""
     said = since_start(log.read_text(errors="replace"))
     lines = [" ".join(line.split()) for line in said.splitlines()[-30:] if line.strip()]

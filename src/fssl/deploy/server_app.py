@@ -25,7 +25,7 @@ from ..engines.flower.identity import AdmittedSite
 from ..engines.flower.masked import make_fleet
 from ..engines.flower.nodes import AdmittedNodes, AnyNode, AskedNodes, Nodes
 from ..engines.flower.trail import AuditedGrid
-from ..errors import RunError, UserError, described
+from ..errors import RunError, UserError, error_text
 from ..records.audit import append
 from ..records.rounds import Line
 from ..records.store import RunFolder
@@ -69,7 +69,7 @@ def main(grid: Grid, context: Context) -> None:
         listener.write("cut off", "")
         raise
     except BaseException as error:
-        listener.write("stopped", described(error))
+        listener.write("stopped", error_text(error))
         raise
     listener.write("finished", "")
 

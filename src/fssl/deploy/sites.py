@@ -17,7 +17,7 @@ from ..engines.flower.internals import CONNECTED, DISMISSED, RECONNECTED, REFUSE
 from ..errors import COMPLAINT, RunError, UserError
 from ..records.audit import TRAIL, append
 from .home import SitePart
-from .programs import Growing, background_program, last_words, since_start, wait_for
+from .programs import TailedFile, background_program, exit_reason, since_start, wait_for
 
 ADMISSION, PAUSE = 600, 10  # seconds for which a rejected site tries again, and between two attempts
 LOOK = 2  # seconds between two checks for a server that does not answer
@@ -51,10 +51,10 @@ def holds_dataset(folder: Path) -> bool:
 
 def await_server(part: SitePart, insecure: bool, say: Callable[[str], None]) -> None:
     """Wait until a server answers; reject one that is encrypted if this site is not, or the other way round."""
-    told = False
-    while not (manner := manner_of(part.server)):
-        if not told:
-            told = True
+    reported = False
+    while not (manner := server_security(part.server)):
+        if not reported:
+            reported = True
             say(f"{part.name}: no server answers at {part.server} yet, trying again every {LOOK} s")
         time.sleep(LOOK)
     if manner == "TLS" and insecure:
@@ -64,7 +64,7 @@ def await_server(part: SitePart, insecure: bool, say: Callable[[str], None]) -> 
         raise UserError(f"{part.name}: the server at {part.server} was started with --insecure; {hint}")
 
 
-def manner_of(address: str, seconds: float = 10) -> Literal["TLS", "plain"] | None:
+def server_security(address: str, seconds: float = 10) -> Literal["TLS", "plain"] | None:
     """Return "TLS" or "plain" for a reachable server, else None. Does not verify the certificate."""
     host, _, port = address.rpartition(":")
     place = (host.strip("[]"), int(port))
@@ -82,9 +82,9 @@ def manner_of(address: str, seconds: float = 10) -> Literal["TLS", "plain"] | No
     return None
 
 
-def attend(part: SitePart, words: list[str], log: Path, say: Callable[[str], None]) -> None:
+def keep_connected(part: SitePart, words: list[str], log: Path, say: Callable[[str], None]) -> None:
     """Run a site's SuperNode; restart it for a while if the server does not accept its key."""
-    until, told = time.monotonic() + ADMISSION, False
+    until, reported = time.monotonic() + ADMISSION, False
     while True:
         with background_program(words, part.folder, log) as process:
             if not wait_for(CONNECTED, process, log, 20) and process.poll() is None:
@@ -100,11 +100,11 @@ def attend(part: SitePart, words: list[str], log: Path, say: Callable[[str], Non
         if DISMISSED in since_start(log.read_text(errors="replace")):
             either = "the server takes its key no longer, or somebody stopped Flower's program"
             raise RunError(f"{part.name} ended: {either} (log: {log})")
-        reason = last_words(log)
+        reason = exit_reason(log)
         if REFUSED not in reason or time.monotonic() > until:
             raise RunError(f"{part.name} ended: {f'{UNSURE} ' if UNVERIFIED in reason else ''}{reason}")
-        if not told:
-            told = True
+        if not reported:
+            reported = True
             say(
                 f"{part.name}: the server refuses this key: it was not admitted, or a program that has it is connected"
                 f" (after a restart this takes up to a minute); trying again for {ADMISSION // 60} minutes"
@@ -120,7 +120,7 @@ def authority(part: SitePart) -> str:
 
 def follow_site(process: subprocess.Popen[bytes], log: Path, say: Callable[[str], None]) -> None:
     """Report the rounds in a connected site's log, and whether the server answers."""
-    growing, lost, ended = Growing(log), False, False
+    growing, lost, ended = TailedFile(log), False, False
     while not ended:
         ended = process.poll() is not None  # read first, so that the last output is not missed
         for line in growing.news().rpartition(CONNECTED)[2].splitlines():

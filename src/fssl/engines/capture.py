@@ -77,7 +77,7 @@ def captured(function: Function, *given: Any) -> Function:
     return call
 
 
-def never_waits(work: Callable[[], Any]) -> bool:
+def runs_without_sync(work: Callable[[], Any]) -> bool:
     """Return whether the work never reads a value from the device, so that it can be captured."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
@@ -139,7 +139,7 @@ class CapturedLane:
         def step() -> None:
             codes.tick(payload, local, self.tally, self.draw.tree, self.i)
 
-        self._begin = capture(begin, self.stream).replay if never_waits(begin) else begin
+        self._begin = capture(begin, self.stream).replay if runs_without_sync(begin) else begin
         # A round may have a single step, so each trial starts at step 0.
         self._step = capture(step, self.stream, self.i.zero_)
         self.step_seconds = self._timed(self._step)

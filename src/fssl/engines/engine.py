@@ -51,7 +51,7 @@ class RoundResult(NamedTuple):
     parts: dict[str, float] = {}  # seconds by part  # noqa: RUF012
 
 
-class RoundAgainError(Exception):
+class RepeatRoundError(Exception):
     """Raised by a fleet to discard the round and repeat it with the same clients."""
 
 
@@ -173,7 +173,7 @@ class Engine:
         federation, round, result = self.federation, self.snapshot.round + 1, None
         while result is None:  # repeat as often as the fleet requests
             begin, passing = time.perf_counter(), Passing(self.device)
-            with suppress(RoundAgainError), torch.no_grad():
+            with suppress(RepeatRoundError), torch.no_grad():
                 sent, own = self._sent(round, passing)
                 uploads = passing.uploads(self.fleet.train(round, federation.drawn_clients(round), sent))
                 mean = self._aggregated(round, sent, uploads, passing)
@@ -257,7 +257,7 @@ class Engine:
         except NotFiniteError:
             if not self.leave_out(round, partial(self._has_finite_test, done.server)):
                 raise
-            raise RoundAgainError from None
+            raise RepeatRoundError from None
         return result
 
     def _has_finite_test(self, server: Server, weights: Weights) -> bool:

@@ -17,7 +17,7 @@ from ..core.client import StepError, at
 from ..core.dry_step import sketch
 from ..core.experiment import prepare
 from ..core.federation import OWN_NUMBER, Federation
-from ..errors import RunError, UserError, described
+from ..errors import RunError, UserError, error_text
 from ..probes.tally import Layout
 from ..records.layout import CONFIG, NO_START, kept_code, kept_split, read_settings
 from ..records.tensors import sealed, unseal
@@ -67,7 +67,7 @@ def checked(step: Callable[[Payload, Local, torch.Tensor, T], tuple[Local, torch
 def client_error(federation: Federation, round: int, client: int, error: Exception, folder: Path | None) -> ClientError:
     """Return an error with its round, client and step. Save the step's inputs if there is a folder for them."""
     cause = error.__cause__ if isinstance(error, StepError) and error.__cause__ else error
-    reason = str(cause) if isinstance(cause, RunError) else described(cause)
+    reason = str(cause) if isinstance(cause, RunError) else error_text(cause)
     if not isinstance(error, StepError):  # from a captured graph, or before the first step
         return ClientError(f"round {round}, {name_of(client)}: {reason}")
     where = f"round {round}, {name_of(client)}, step {int(error.draw.clock.step) + 1}"
@@ -104,7 +104,7 @@ def load_step(path: Path, trust: bool = False) -> SavedStep:
             raise ValueError("it has no checksum")
         config, client, where = parse(parse_toml(str(facts["config"]))), int(facts["client"]), str(facts["where"])
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"{path} is no saved step ({described(error)})") from None
+        raise UserError(f"{path} is no saved step ({error_text(error)})") from None
     federation = Federation(prepare(with_kept_files(config, path, trust)))
     if client <= OWN_NUMBER and config.server_epochs:
         federation = federation.of_server()
@@ -162,7 +162,7 @@ class FirstBad(TorchDispatchMode):
         return made
 
 
-def take_again(saved: SavedStep) -> None:
+def replay_step(saved: SavedStep) -> None:
     """Replay a saved step, uncompiled and with every result checked, so that its error is raised again.
 
     If a result is not finite, the error names the first operation that gives such a value.

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ..core.attack import spoiled
+from ..core.attack import attacked_upload
 from ..core.client import ClientResult, RunSteps, Trainer, at, client_round, loop, visit_all
-from ..core.dry_step import misfit_of_kept
+from ..core.dry_step import kept_mismatch
 from ..core.federation import Federation
 from ..core.site_scores import SiteScore
 from ..core.static_norm import Faster, NormSums, as_it_is
@@ -213,8 +213,8 @@ class Lanes:
             known = clone(known)  # tensors of a mapped file may be unaligned, and kernels may then give other bits
         try:
             new, kept, own = federation.new_state(payload, plan.client), drop(KEPT_MOMENTUM, known or {}), velocity
-            if misfit := misfit_of_kept(new, kept):
-                raise RunError(misfit)
+            if mismatch := kept_mismatch(new, kept):
+                raise RunError(mismatch)
             state = {name: (kept or new)[name].to(self.device, non_blocking=True) for name in new}
             if federation.keeps_momentum:
                 own = to(take(KEPT_MOMENTUM, known or {}), self.device) or None
@@ -224,7 +224,7 @@ class Lanes:
             if is_out_of_memory(error):
                 raise
             raise client_error(federation, round, plan.client, error, self.folder) from error
-        result = result._replace(upload=spoiled(federation.config, round, result.upload, payload))
+        result = result._replace(upload=attacked_upload(federation.config, round, result.upload, payload))
         if federation.carries_momentum:
             return result._replace(velocity=clone(result.velocity))
         if federation.keeps_momentum:

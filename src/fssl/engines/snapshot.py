@@ -60,13 +60,13 @@ def restore(like: Snapshot, saved: Saved) -> Snapshot:
     return snapshot
 
 
-def fitted(like: Any, tensors: State, refusal: str) -> Any:
+def fitted(like: Any, tensors: State, problem: str) -> Any:
     """Return records structured and ordered like `like`; reject tensors that do not fit."""
     # Files sort names, but compiled steps expect the model's order.
     try:
         return fill(like, tensors)
     except FormError as error:
-        raise UserError(f"{refusal}: {error} (another version?)") from None
+        raise UserError(f"{problem}: {error} (another version?)") from None
 
 
 def models_in(tensors: State) -> tuple[Server, Weights]:

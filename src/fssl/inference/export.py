@@ -19,11 +19,11 @@ from .. import __version__
 from ..core.assembly import make_module
 from ..core.evaluate import model_facts
 from ..data.folder.pictures import BACKDROP
-from ..errors import RunError, UserError, described, unknown
+from ..errors import RunError, UserError, error_text, unknown
 from ..records.tensors import sealed
 from ..system.files import write_file
 from ..system.machine import check_file, check_new
-from .trained import Trained, load_trained, told
+from .trained import Trained, load_trained, model_notes
 
 Answer = Callable[[NDArray[np.uint8]], NDArray[np.float32]]  # images to probabilities
 FACTS_KEY = "fssl"  # the key of the facts in a file's metadata
@@ -67,7 +67,7 @@ class Exported(NamedTuple):
 
     file: Path
     difference: float
-    told: list[str]
+    notes: list[str]
 
 
 def export_model(run: Path, to: str, out: Path | None = None, overwrite: bool = False, which: str = "") -> Exported:
@@ -83,10 +83,10 @@ def export_model(run: Path, to: str, out: Path | None = None, overwrite: bool = 
     if to not in FORMATS:
         raise unknown("format", to, FORMATS)
     file = out or Path(f"{run.resolve().name}.{to}")
-    beside = file.with_name(f"{file.name}.json")
+    facts_file = file.with_name(f"{file.name}.json")
     check_file("out", file, f".{to}")
-    check_file("out", beside)
-    for path in (file, beside):
+    check_file("out", facts_file)
+    for path in (file, facts_file):
         check_new("out", path, overwrite)
     model = load_trained(run, torch.device("cpu"), which)
     facts = json.dumps(facts_of(model, to), indent=1, ensure_ascii=False)
@@ -95,8 +95,8 @@ def export_model(run: Path, to: str, out: Path | None = None, overwrite: bool = 
     if not difference <= CLOSE:
         raise RunError(f"{file} is not written: its answers differ from the run's by {difference:.1e}, above {CLOSE}")
     write_file(file, made.content)
-    write_file(beside, facts + "\n")
-    return Exported(file, difference, told(model, run, which))
+    write_file(facts_file, facts + "\n")
+    return Exported(file, difference, model_notes(model, run, which))
 
 
 def facts_of(model: Trained, to: str) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def to_onnx(model: Trained, facts: str) -> Made:
         import onnxruntime
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise UserError(f"exporting to ONNX needs packages: pip install 'fssl[export]' ({described(error)})") from None
+        raise UserError(f"exporting to ONNX needs packages: pip install 'fssl[export]' ({error_text(error)})") from None
     with exporting(model):
         program = torch.onnx.export(
             Served(model),
@@ -200,7 +200,7 @@ def exporting(model: Trained) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # torch raises errors of many types
-            reason = described(error)[:300]
+            reason = error_text(error)[:300]
             raise UserError(f"network '{model.net.name}' cannot be exported: {reason}") from error
         finally:
             logging.disable(logging.NOTSET)

@@ -23,8 +23,8 @@ from ..probes.measures import answers_of
 from ..records.store import RunFolder
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file, check_folder, check_new, cores
-from .quality import PAGE, QUALITY_FILES, in_words, write_measures
-from .trained import Predictions, Trained, best_device, class_above, load_trained, told, truth_of
+from .quality import PAGE, QUALITY_FILES, measures_text, write_measures
+from .trained import Predictions, Trained, best_device, class_above, load_trained, model_notes, truth_of
 
 NamedImages = tuple[list[str], NDArray[np.uint8]]  # names and images
 BATCH = 1000  # test images between two updates of the progress
@@ -62,9 +62,9 @@ def predict(
             made = of_test(model, data_dir, view.loading())
     write_file(out.file, csv_text(made, out.probabilities))
     print_table(console, by_class(made) if made.truth is None else by_truth(made))
-    tell_measures(console, made, measures, f"{run.resolve().name}: {images or 'test images'}")
+    report_measures(console, made, measures, f"{run.resolve().name}: {images or 'test images'}")
     say(console, f"{several(len(made.names), 'image')}{accuracy(made)}: {out.file}")
-    for line in (*told(model, run, which), *(f"skipped {file}" for file in skipped)):
+    for line in (*model_notes(model, run, which), *(f"skipped {file}" for file in skipped)):
         say(console, line)
     if unread:
         them = "it" if len(unread) == 1 else "them"
@@ -81,7 +81,7 @@ def check_measures(folder: Path, overwrite: bool) -> None:
         check_new("measures", folder / name, overwrite)
 
 
-def tell_measures(console: Console, made: Predictions, folder: Path | None, title: str) -> None:
+def report_measures(console: Console, made: Predictions, folder: Path | None, title: str) -> None:
     """Print the measures of predictions whose truth is known, and write them into a folder if one is named."""
     if made.truth is None:
         if others := other_folders(made.names, made.classes):
@@ -92,7 +92,7 @@ def tell_measures(console: Console, made: Predictions, folder: Path | None, titl
             say(console, f"{folder} is not written: not every image lies in a folder that is called like a class")
         return
     answers = answers_of(made.probabilities, made.truth)
-    say(console, in_words(answers))
+    say(console, measures_text(answers))
     if folder:
         write_measures(folder, answers, made.classes, title)
         say(console, f"measures: {folder / PAGE}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from ..errors import printable
+from ..errors import escape_unprintable
 from ..probes.host import BINS, Answers
 from ..records.rounds import MEASURES
 from ..system.files import as_csv, write_file
@@ -27,7 +27,7 @@ COLUMNS = ("images", "precision", "recall", "f1", "auroc")
 DOCUMENT = Path(__file__).with_suffix(".html")
 
 
-def in_words(answers: Answers) -> str:
+def measures_text(answers: Answers) -> str:
     """Return all measures except accuracy in one line."""
     known = {title: getattr(answers, name) for name, title in MEASURES.items() if name != "accuracy"}
     return ", ".join(f"{title} {value:.2f} %" for title, value in known.items() if value is not None)
@@ -39,7 +39,7 @@ def write_measures(folder: Path, answers: Answers, classes: Sequence[str], title
     numbers = {name: getattr(answers, name) for name in MEASURES}
     columns = facts["classes"]
     rows = [{"class": name, **{c: columns[c][i] for c in COLUMNS}} for i, name in enumerate(classes)]
-    told = (
+    confusion = (
         {"class": name, **dict(zip(classes, row, strict=True))}
         for name, row in zip(classes, facts["confusion"], strict=True)
     )
@@ -47,7 +47,7 @@ def write_measures(folder: Path, answers: Answers, classes: Sequence[str], title
         page(answers, classes, title, rows),
         json.dumps({"class_names": [*classes], **numbers, **facts}) + "\n",
         as_csv(["class", *COLUMNS], rows),
-        as_csv(["class", *classes], told),
+        as_csv(["class", *classes], confusion),
         matrix_picture(answers, classes, alone=True),
     )
     for name, content in zip(QUALITY_FILES, contents, strict=True):
@@ -69,7 +69,7 @@ def page(answers: Answers, classes: Sequence[str], title: str, rows: Iterable[di
 
 def quoted(text: str) -> str:
     """Return text escaped for HTML and SVG; a folder's name may contain any bytes."""
-    return escape(printable(text)).encode("utf-8", "replace").decode()
+    return escape(escape_unprintable(text)).encode("utf-8", "replace").decode()
 
 
 def table(rows: Iterable[dict[str, Any]]) -> str:
@@ -103,9 +103,9 @@ def cells(answers: Answers, names: Sequence[str], margin: float, step: float) ->
             share = number / total if total else 0
             x, y, color = margin + j * step, margin + i * step, RIGHT if i == j else WRONG
             depth = f"{max(share**0.6, 0.06):.3f}" if number else "0.05" if i == j else "0"
-            told = f"<title>{names[i]}, taken for {names[j]}: {number:,} of {total:,} ({100 * share:.1f} %)</title>"
+            title = f"<title>{names[i]}, taken for {names[j]}: {number:,} of {total:,} ({100 * share:.1f} %)</title>"
             box = f'width="{step - gap:.2f}" height="{step - gap:.2f}" rx="{3 if gap else 0}"'
-            yield f'<rect x="{x:.2f}" y="{y:.2f}" {box} fill="{color}" fill-opacity="{depth}">{told}</rect>'
+            yield f'<rect x="{x:.2f}" y="{y:.2f}" {box} fill="{color}" fill-opacity="{depth}">{title}</rect>'
             if number and len(names) <= FEW_CLASSES:
                 ink = ' style="fill:#ffffff"' if share > 0.5 else ""
                 place = f'x="{x + (step - gap) / 2:.1f}" y="{y + (step - gap) / 2:.1f}"'
@@ -151,9 +151,11 @@ def calibration_picture(answers: Answers) -> str:
     for i, (images, confidence, right) in enumerate(answers.bins.T.tolist()):
         if images:
             tall, x = high * right / images, left + i * wide / BINS
-            told = f"{images:.0f} images: sure to {100 * confidence / images:.1f} %, {100 * right / images:.1f} % right"
+            title = (
+                f"{images:.0f} images: sure to {100 * confidence / images:.1f} %, {100 * right / images:.1f} % right"
+            )
             box = f'x="{x + 1:.1f}" y="{base - tall:.1f}" width="{wide / BINS - 2:.1f}" height="{tall:.1f}"'
-            parts.append(f'<rect {box} fill="{RIGHT}" fill-opacity="0.75"><title>{told}</title></rect>')
+            parts.append(f'<rect {box} fill="{RIGHT}" fill-opacity="0.75"><title>{title}</title></rect>')
     ends = f'x1="{left}" y1="{base}" x2="{right_end}" y2="{base - high}"'
     parts.append(f'<line {ends} stroke="{WRONG}" stroke-dasharray="6 4"/>')
     parts.append(words("confidence", left + wide / 2, base + 40, 13, quiet=True))

@@ -196,7 +196,7 @@ def as_trained(config: Config, card: Card, net: Net, weights: Weights, round: in
     return Trained(config, card, net, weights, normalize_of(config, card, device), round)
 
 
-def told(model: Trained, run: Path, which: str) -> list[str]:
+def model_notes(model: Trained, run: Path, which: str) -> list[str]:
     """Return lines that name the model of its run, where it may be mistaken for another."""
     said = []
     if which == BEST:
@@ -214,7 +214,7 @@ def find_model(folder: RunFolder, config: Config, which: str) -> FoundModel:
     file = models.named(which) if which else folder.model_file
     if which == "plain" and not file.is_file():  # a run with a single model writes only model.safetensors
         file = folder.model_file
-    saved = models.newest_state() if models.goes_on or not file.is_file() else None
+    saved = models.newest_state() if models.was_extended or not file.is_file() else None
     if saved is None and file.is_file():
         return FoundModel(file, *models.read(file))
     if which == BEST and not config.records.keep_best:

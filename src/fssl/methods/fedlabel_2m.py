@@ -78,10 +78,10 @@ class FedLabel2M(FedLabel):
             buffers_b, (strong, weak) = fit(net, b, (batch.u_strong, batch.u_weak), self.passes)
             l_s = supervised_loss(x.logits, batch)
             l_u = pseudo_loss(strong.logits, votes)
-            beside = self.agreement(weak.logits, votes) + self.pull * drift(b.params, payload.weights.params)
+            extra_terms = self.agreement(weak.logits, votes) + self.pull * drift(b.params, payload.weights.params)
             buffers = pair(Weights({}, buffers_a), Weights({}, buffers_b)).buffers
             trace = Trace({"l_s": l_s.detach(), "l_u": l_u.detach()}, votes)
-            return l_s + self.mu_u * (l_u + beside), (buffers, state, trace)
+            return l_s + self.mu_u * (l_u + extra_terms), (buffers, state, trace)
 
         after, trace = descend(loss, self.optimizer.at(batch.clock), local)
         return hold(local, after, batch.clock.round <= self.burn_in), trace

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from ..errors import UserError, described, nearest
+from ..errors import UserError, error_text, nearest
 from .resnet import Head
 
 PREFIX = "timm:"
@@ -48,7 +48,7 @@ def find_timm(name: str) -> Callable[..., nn.Module]:
             body = timm.create_model(known, pretrained=False, num_classes=0, in_chans=channels, **fixed)
         except Exception as error:  # timm raises errors of many types
             raise UserError(
-                f"network '{name}' cannot be built for images of {size} pixels: {described(error)}"
+                f"network '{name}' cannot be built for images of {size} pixels: {error_text(error)}"
             ) from error
         return TimmNet(body, channels, classes)
 
@@ -59,5 +59,5 @@ def load_timm(name: str) -> ModuleType:
     try:
         import timm
     except Exception as error:  # a torchvision that does not fit torch is a RuntimeError
-        raise UserError(f"network '{name}' needs packages: pip install 'fssl[timm]' ({described(error)})") from None
+        raise UserError(f"network '{name}' needs packages: pip install 'fssl[timm]' ({error_text(error)})") from None
     return cast(ModuleType, timm)

@@ -123,7 +123,7 @@ def fill_tables(found: FoundRuns, short: bool = False) -> Tables:
     every = result if short else result._replace(tables=fill_all(known, short=True))
     shown, shown_if_short = ({run.path for run in tables.runs} for tables in (result, every))
     for setup, run in ((setup, run) for setup, runs in setups.items() for run in runs if run.path not in shown):
-        unused[run.path] = why_unused(setup, run, recipes.get(run.path, ""), run.path in shown_if_short)
+        unused[run.path] = unused_reason(setup, run, recipes.get(run.path, ""), run.path in shown_if_short)
     return result._replace(unused=dict(sorted(unused.items())))
 
 
@@ -137,10 +137,10 @@ def setups_of_paper() -> frozenset[Setup]:
     return frozenset(setup for table in paper_tables() for setup in table.setups)
 
 
-def why_unused(mine: Setup, run: Run, recipe: str, shown_if_short: bool) -> str:
+def unused_reason(mine: Setup, run: Run, recipe: str, shown_if_short: bool) -> str:
     """Return why a run is in no cell: its first difference from all cells, its length, or better runs."""
     is_elsewhere = mine not in setups_of_paper() and mine in tables_by_setup()
-    if why := recipe or why_nowhere(mine, setups_of_paper()):
+    if why := recipe or unmatched_reason(mine, setups_of_paper()):
         return f"no table has {why}" + (
             f"; --setting {tables_by_setup()[mine]} has a cell for it" if is_elsewhere else ""
         )
@@ -149,7 +149,7 @@ def why_unused(mine: Setup, run: Run, recipe: str, shown_if_short: bool) -> str:
     return few + ("--short shows it" if shown_if_short else GAVE_WAY)
 
 
-def why_nowhere(mine: Setup, wanted: Collection[Setup]) -> str:
+def unmatched_reason(mine: Setup, wanted: Collection[Setup]) -> str:
     """Return the first setting that no setup shares, given those before it; empty if one setup matches."""
     checks = (
         ("dataset", "{}"),

@@ -185,7 +185,7 @@ def draw_board(board: Scoreboard) -> Any:
     both.plot((low, high), (low, high), color=GREY, linewidth=0.8)
     apart.fill_between((low, high), -POINT, POINT, **BAND)
     apart.axhline(0, color=GREY, linewidth=0.8)
-    looks = looks_of_dots(score.row for score in board.scores)
+    looks = dot_styles(score.row for score in board.scores)
     for score, aside in side_by_side(board.scores):
         mean, std = mean_std(score.ours)
         style = looks[score.row.name]
@@ -228,7 +228,7 @@ def side_by_side(scores: Iterable[ScoredNumber]) -> Iterator[tuple[ScoredNumber,
             yield score, 1.6 * (i - (len(members) - 1) / 2)
 
 
-def looks_of_dots(rows: Iterable[Row]) -> dict[str, Style]:
+def dot_styles(rows: Iterable[Row]) -> dict[str, Style]:
     """Return styles by name; dots have no dashes, so a row whose color and marker are taken gets another marker."""
     looks: dict[str, Style] = {}
     for row in rows:

@@ -17,7 +17,7 @@ from ..reports.formats import Grid, escape_markdown, markdown, markdown_notes, t
 from ..reports.runs import NO_ROUND, FoundRuns, Run, find_runs
 from ..system.files import write_atomic
 from ..system.machine import check_folder
-from .fill import FilledTable, Tables, fill_table, fill_tables, shortness, why_nowhere
+from .fill import FilledTable, Tables, fill_table, fill_tables, shortness, unmatched_reason
 from .markup import (
     grid,
     latex_float,
@@ -184,14 +184,16 @@ def fill_other(table: PublishedTable, found: FoundRuns, short: bool = False) -> 
     shown = {run.path for run in result.runs}
     ends = {setup: wanted.end for row in table.wanted for wanted in row if wanted for setup in wanted.setups}
     for setup, runs in known.items():
-        nowhere = why_nowhere(setup, ends)
+        nowhere = unmatched_reason(setup, ends)
         for run in runs:
             if run.path not in shown:
-                result.unused[run.path] = f"no cell has {nowhere}" if nowhere else why_left_out(run, ends[setup], short)
+                result.unused[run.path] = (
+                    f"no cell has {nowhere}" if nowhere else omission_reason(run, ends[setup], short)
+                )
     return result
 
 
-def why_left_out(run: Run, end: End, short: bool) -> str:
+def omission_reason(run: Run, end: End, short: bool) -> str:
     """Return why a run with a cell is not in the table; `end` is the round of the cell's number."""
     if short or not shortness(run, end.rounds):
         return BEHIND

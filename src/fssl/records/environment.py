@@ -34,11 +34,11 @@ def environment(device: Mapping[str, Any]) -> dict[str, Any]:
         "threads": device["threads"],
         "start": device.get("start", {}),  # seconds by part, of a run that compiles
         "revision": git_revision(),
-        "command": own_words(),
+        "command": masked_arguments(),
     }
 
 
-def own_words() -> str:
+def masked_arguments() -> str:
     """Return the words after this command's name, with `***` for anything that looks like a password or a token."""
     words, hide = [], False
     for word in sys.argv[1:]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..config import Config, load_toml
 from ..errors import UserError
-from ..system.files import at_home, read_json, short_sum
+from ..system.files import expand_home, read_json, short_sum
 from ..system.user_code import digest_of, name_in, user_file
 
 FORMAT = 1  # increased when an earlier version would misread a folder
@@ -38,7 +38,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 def start_place(config: Config) -> Path | None:
     """Return the run folder or the file of the first weights; `{seed}` in its name becomes the run's seed."""
     start = config.model.start
-    return None if start == NO_START else at_home(Path(start.replace("{seed}", str(config.seed))))
+    return None if start == NO_START else expand_home(Path(start.replace("{seed}", str(config.seed))))
 
 
 def check_place(place: Path) -> None:

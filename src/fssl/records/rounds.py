@@ -218,7 +218,7 @@ class BestRound:
         return {"chosen": best, **({"stopped": stopped} if stops else {})}
 
 
-def would_have_ended(lines: Sequence[Line], config: Config) -> int | None:
+def end_of_patience(lines: Sequence[Line], config: Config) -> int | None:
     """Return the round after which the settings' patience would have ended a longer run; None if there is none."""
     progress = BestRound(config)
     for line in lines[:-1]:

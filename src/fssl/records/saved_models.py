@@ -72,7 +72,7 @@ class Models:
             folder.lock.close()
 
     @property
-    def goes_on(self) -> bool:
+    def was_extended(self) -> bool:
         """Return whether there are checkpoints after the summary's rounds: the run was extended."""
         held = self.folder.manifests.rounds
         return bool(held) and max(held) > self.folder.summary().get("rounds", max(held))
@@ -88,5 +88,5 @@ class Models:
         if not folder.model_file.is_file():
             why = "has no model.safetensors, which a run writes when it finishes"
             raise UserError(f"{asked_by}{folder.path} {why}; resume the run", "resume")
-        if self.goes_on:
+        if self.was_extended:
             raise UserError(f"{asked_by}{folder.path} was extended and is not finished; resume the run", "resume")

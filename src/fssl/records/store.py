@@ -1,4 +1,4 @@
-"""The run folder on disk: its files, and reading them. `writer` writes them, `refusals` checks new runs."""
+"""The run folder on disk: its files, and reading them. `writer` writes them, `start_checks` checks new runs."""
 
 import fcntl
 from pathlib import Path

@@ -9,14 +9,14 @@ from typing import Any
 
 from ..config import Config, as_tables, renewed, to_toml
 from ..errors import UserError
-from ..system.files import at_home, sweep, write_atomic
+from ..system.files import expand_home, sweep, write_atomic
 from .chain import Chain, chain_after, linked
 from .checkpoint import Checkpoints, Saved
 from .environment import environment
 from .layout import FORMAT, SPLIT
-from .refusals import check_can_take, check_noise, check_way_on, is_bare
 from .rounds import summarize
 from .sealing import Arrays, write_facts, write_probes
+from .start_checks import check_can_take, check_no_results, check_noise, is_bare
 from .store import RunFolder
 from .tensors import Tensors
 
@@ -84,7 +84,7 @@ class RunWriter:
         if folder.config().privacy.noise:  # before any file is removed
             check_noise(folder, folder.manifests.newest_round(start.marks))
         saved = self.checkpoints.load(start.marks, say)
-        check_way_on(folder, saved and saved.round)
+        check_no_results(folder, saved and saved.round)
         if len(texts) > (whole := len(start.lines)):
             say(f"rounds.jsonl is damaged after round {whole}; later rounds are computed again")
         kept = start.texts[: saved.round] if saved else []
@@ -135,7 +135,7 @@ class RunWriter:
 
     def keep(self, file: Path, name: str | None = None) -> None:
         """Copy a file that the run depends on into the folder, under its own name or another."""
-        write_atomic(self.folder.path / (name or file.name), at_home(file).read_bytes())
+        write_atomic(self.folder.path / (name or file.name), expand_home(file).read_bytes())
 
     def finish(self, headline: str, said: Mapping[str, Any]) -> dict[str, Any]:
         """Write the summary, with all of `said`, which marks the run as complete."""

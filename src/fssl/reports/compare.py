@@ -38,11 +38,11 @@ from .overview import (
     by_value,
     check_against,
     check_by,
+    conclusions,
+    conclusions_by,
     latex_table,
     make_overview,
     overview_by,
-    words_by,
-    words_on,
 )
 from .runs import (
     SHOWN,
@@ -170,7 +170,7 @@ def compare(paths: list[Path], by: str = "", against: str = "", measure: str = "
         check_against(against, tasks.values())
     tables = {title: overview_by(by, groups) if by else make_overview(groups) for title, groups in tasks.items()}
     sentences = {
-        title: [*on_commits(groups), *(words_by(by, groups, against) if by else words_on(groups, against))]
+        title: [*on_commits(groups), *(conclusions_by(by, groups, against) if by else conclusions(groups, against))]
         for title, groups in tasks.items()
     }
     last = [footer(tasks, by), *signs(tables.values()), *remarks(every, found, runs, measure)]

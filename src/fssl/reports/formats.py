@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..console import PLAIN, print_table, width_of
-from ..errors import printable
+from ..errors import escape_unprintable
 
 
 class Marked(NamedTuple):
@@ -58,12 +58,12 @@ MARKDOWN = Format(str, {1: "**{}**".format, 2: "<u>{}</u>".format}, "<sup>{}</su
 
 def escape_markdown(text: str) -> str:
     """Return text escaped for Markdown, in one line: without links, code, table cells or HTML."""
-    return MARKUP.sub(r"\\\1", printable(text)).translate(HTML)
+    return MARKUP.sub(r"\\\1", escape_unprintable(text)).translate(HTML)
 
 
 def as_code(text: str) -> str:
     """Return text as code in one line, between more backticks than it contains."""
-    line = printable(text)
+    line = escape_unprintable(text)
     longest = max((len([*run]) for mark, run in groupby(line) if mark == "`"), default=0)
     fence, space = "`" * (longest + 1), " " if longest else ""
     return f"{fence}{space}{line}{space}{fence}"
@@ -95,7 +95,7 @@ SPECIAL |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
 
 def escape_latex(text: str) -> str:
     """Return text escaped for LaTeX, in one line."""
-    return "".join(SPECIAL.get(c, c) for c in printable(text))
+    return "".join(SPECIAL.get(c, c) for c in escape_unprintable(text))
 
 
 LATEX = Format(
@@ -107,7 +107,7 @@ def latex(grid: Grid, remarks: Iterable[str] = ()) -> str:
     """Return a table without a float, after remarks as comments in the source; it needs booktabs."""
     columns = f"l{'c' * (len(grid.head) - 1)}"
     lines = tabular(columns, [latex_row(map(escape_latex, grid.head))], map(latex_row, LATEX.rows(grid)))
-    return "\n".join([*(f"% {printable(remark)}" for remark in remarks), *lines]) + "\n"
+    return "\n".join([*(f"% {escape_unprintable(remark)}" for remark in remarks), *lines]) + "\n"
 
 
 def latex_row(texts: Iterable[str]) -> str:
@@ -183,4 +183,4 @@ def terminal(
 
 def on_screen(cell: str | Marked) -> str:
     text, after, marks = Marked(cell) if isinstance(cell, str) else cell
-    return printable(f"{text}{after} {marks}".rstrip())
+    return escape_unprintable(f"{text}{after} {marks}".rstrip())

@@ -66,7 +66,7 @@ def named_groups(runs: Iterable[Run], aside: str = "") -> dict[str, list[Run]]:
     """Return repetitions under short names that contain the settings in which the groups differ."""
     groups = repetitions(runs, aside)
     settings = [json.loads(key) for key in groups]
-    varying = what_varies(settings)
+    varying = varying_settings(settings)
     methods: dict[str, set[str]] = defaultdict(set)  # with the same name
     for members in groups.values():
         methods[shown_name(members)].add(method_of(members[0]))
@@ -109,7 +109,7 @@ def styles_of(groups: Mapping[str, Sequence[Run]], names: Sequence[str]) -> dict
     }
 
 
-def what_varies(settings: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
+def varying_settings(settings: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
     """Return the settings with more than one value among their peers; a missing one counts as its default.
 
     A setting that only some runs have because another one varies, such as the rate of a server's optimizer, is
@@ -171,7 +171,7 @@ def name_differences(runs: Iterable[Run], called: Callable[[Run, str], str], asi
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in runs:
         groups[called(run, aside)].append(task_settings(run, aside))
-    return {name: {key for key, _ in what_varies(own)} for name, own in groups.items()}
+    return {name: {key for key, _ in varying_settings(own)} for name, own in groups.items()}
 
 
 def describe_task(runs: list[Run], among: list[dict[str, set[str]]], aside: str) -> TaskRuns:
@@ -210,7 +210,7 @@ def title_words(run: Run, aside: str) -> dict[str, str]:
         "data.labels_per_class": f"{config.labels_per_class} labels per class" if config.picks_labels else "",
         "data.imbalance": f"long tail {config.data.imbalance:g}" if config.data.imbalance is not None else "",
         "partition.clients": several(part.clients, "client"),
-        "partition.labeled_clients": who_knows(config),
+        "partition.labeled_clients": label_holders(config),
         "partition.labels": "labels at the server" if config.has_server_labels else "",
         "data.test": "" if config.data.test == "all" else f"{config.data.test} half of the test",
     }
@@ -227,7 +227,7 @@ def dataset_name(config: Config) -> str:
     return "arrays" if config.data.name == "imagefolder" and config.data.dir is None else config.data.name
 
 
-def who_knows(config: Config) -> str:
+def label_holders(config: Config) -> str:
     """Return in a few words which clients have labels, if not all do."""
     number = config.partition.labeled_clients
     if number is None:

@@ -9,10 +9,10 @@ import numpy as np
 from ..config import toml_text
 from ..config.conditions import chosen_parts
 from ..console import setting_text
-from ..errors import UserError, printable, several, unknown
+from ..errors import UserError, escape_unprintable, several, unknown
 from ..records.rounds import MEASURES
 from .formats import Grid, latex, some_columns
-from .groups import comparable_settings, peers, seeds_text, what_varies
+from .groups import comparable_settings, peers, seeds_text, varying_settings
 from .runs import Run, is_number, label_quality, late, number, own_metrics, spread, value
 from .verdicts import (
     by_result,
@@ -71,7 +71,7 @@ def latex_table(title: str, overview: Grid, groups: Groups) -> str:
     return latex(some_columns(overview, wanted), (title, what))
 
 
-def words_on(groups: Groups, against: str = "") -> list[str]:
+def conclusions(groups: Groups, against: str = "") -> list[str]:
     """Return sentences on the leader and on SAGE's gains, or on a named group compared with each other one."""
     first = differences(against, groups) if against else [verdict(groups), *gains(groups)]
     return [*first, *smoothed_results(groups), *not_compared(groups)]
@@ -100,7 +100,7 @@ def parts_of_round(run: Run) -> str:
         for name in parts if isinstance(parts, dict) else ():
             if (seconds := value(parts, name)) is not None:
                 found[name].append(seconds)
-    return ", ".join(f"{printable(name)} {np.median(times):.2f}" for name, times in found.items())
+    return ", ".join(f"{escape_unprintable(name)} {np.median(times):.2f}" for name, times in found.items())
 
 
 def check_against(name: str, tasks: Iterable[Groups]) -> None:
@@ -165,12 +165,12 @@ def results(runs: list[Run]) -> list[float]:
     return [run.result for run in runs]
 
 
-def words_by(key: str, groups: Groups, against: str = "") -> list[str]:
-    """Return the sentences of `words_on` for each value."""
+def conclusions_by(key: str, groups: Groups, against: str = "") -> list[str]:
+    """Return the sentences of `conclusions` for each value."""
     said = [
         f"{key} = {value}: {text}"
         for value, here in by_value(key, groups).items()
-        for text in (words_on(here, against) if len(here) > 1 else smoothed_results(here))
+        for text in (conclusions(here, against) if len(here) > 1 else smoothed_results(here))
     ]
     is_apart = all(run.config.data.test == "tuning" for runs in groups.values() for run in runs)
     if key.startswith(("method.", "train.", "model.", "server.")):
@@ -190,7 +190,7 @@ def best_cell(key: str, groups: Groups, is_apart: bool) -> list[str]:
         return []
     name, runs = max(cells, key=lambda cell: mean_result(cell[1]))
     every = [comparable_settings(run) for _, members in cells for run in members]
-    mine, varying = comparable_settings(runs[0]), what_varies(every)
+    mine, varying = comparable_settings(runs[0]), varying_settings(every)
     chosen = {k: v for k, v in mine.items() if v is not None and (k == key or peers(k, mine) in varying)}
     words = {"method.name": runs[0].config.method.name} | chosen | ({"data.test": "final"} if is_apart else {})
     texts = {k: v if isinstance(v, str) else toml_text(v) for k, v in words.items()}

@@ -12,8 +12,8 @@ from rich.table import Table
 from ..console import say
 from ..errors import UserError, nearest, several
 from ..records.layout import BEST
-from ..records.refusals import why_stuck
 from ..records.rounds import ALL_MEASURES, MEASURES
+from ..records.start_checks import resume_error
 from ..records.store import RunFolder
 from .classes import class_remarks
 from .groups import dataset_name, shown_name
@@ -65,7 +65,9 @@ def print_run(console: Console, path: Path) -> None:
     if run is None:
         if folder.has_rounds:
             raise UserError(f"{folder.record} is damaged: no line of it can be read")
-        raise UserError(f"{path} has no finished round in {folder.rounds_file.name}; {way_on(why_stuck(folder))}")
+        raise UserError(
+            f"{path} has no finished round in {folder.rounds_file.name}; {resume_effect(resume_error(folder))}"
+        )
     say(console, f"{shown_name([run])} on {dataset_name(run.config)}, seed {run.config.seed}: {path}")
     if not run.has_end:
         say(console, unfinished(folder, run))
@@ -100,12 +102,12 @@ def unfinished(folder: RunFolder, run: Run) -> str:
         said = f"{summary} is damaged; {rounds} are recorded"
     elif run.is_finished:
         said = f"{rounds}, but no {summary.name} of the last one"
-    why = why_stuck(folder)
+    why = resume_error(folder)
     is_at_its_end = run.is_finished and why  # so there is nothing to resume
-    return said if is_at_its_end else f"{said}; {way_on(why)}"
+    return said if is_at_its_end else f"{said}; {resume_effect(why)}"
 
 
-def way_on(why: str | None) -> str:
+def resume_effect(why: str | None) -> str:
     """Return the effect of `--resume` on a run, given the reason to reject it."""
     return f"it cannot be resumed: {why}" if why else "continue with --resume"
 

@@ -18,12 +18,12 @@ from ..engines.local import LocalEngine
 from ..engines.named_tensors import to
 from ..engines.snapshot import Snapshot, restore
 from ..engines.stopwatch import start_seconds
-from ..errors import RunError, UserError, described, is_out_of_memory
+from ..errors import RunError, UserError, error_text, is_out_of_memory
 from ..records.checkpoint import Saved
 from ..records.layout import SPLIT
-from ..records.refusals import is_bare
 from ..records.rounds import Line
 from ..records.sealing import write_facts
+from ..records.start_checks import is_bare
 from ..records.store import ERRORS, SKIPPED, RunFolder
 from ..records.writer import RunWriter
 from ..system.files import write_atomic
@@ -138,7 +138,7 @@ def explained(config: Config, folder: RunFolder) -> Iterator[None]:
             ) from error
         if not folder.lock.is_held:  # the folder may belong to another run
             raise
-        raise RunError(write_down(described(error), error, config, out)) from error
+        raise RunError(write_down(error_text(error), error, config, out)) from error
 
 
 def write_down(reason: str, error: Exception, config: Config, out: Path) -> str:

@@ -12,7 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_leaves
 
 from ..config import Config
-from ..console import size_text, spoken
+from ..console import short_duration, size_text
 from ..core.assembly import make_probe, make_recipe
 from ..core.compatibility import by_class_in
 from ..core.device import choose_device
@@ -45,8 +45,10 @@ class Cost(NamedTuple):
     def line(self) -> str:
         """Return the cost in one line."""
         steps = f"about {self.steps:,.0f} steps per round"
-        total = "" if self.seconds is None else f", {spoken(self.rounds * self.seconds)} in all"
-        per_round = "the first round shows its time" if self.seconds is None else f"{spoken(self.seconds)} per round"
+        total = "" if self.seconds is None else f", {short_duration(self.rounds * self.seconds)} in all"
+        per_round = (
+            "the first round shows its time" if self.seconds is None else f"{short_duration(self.seconds)} per round"
+        )
         sizes = f"memory {size_text(self.memory)}, disk {size_text(self.disk)}"
         traffic = f"a client receives {size_text(self.down)} and sends {size_text(self.up)} per round"
         return f"estimate for this machine: {steps}, {per_round}{total}; {sizes}; {traffic}"
@@ -57,7 +59,7 @@ class Cost(NamedTuple):
         said = []
         if self.seconds is not None and self.rounds * self.seconds > DAY:
             said.append(
-                f"this run takes days here: about {spoken(self.rounds * self.seconds)}; use a GPU"
+                f"this run takes days here: about {short_duration(self.rounds * self.seconds)}; use a GPU"
                 " (compute.device = 'cuda'), or a smaller train.rounds, train.steps_per_round, train.unlabeled_ratio or"
                 " model.width"
             )
@@ -77,7 +79,9 @@ def cost_lines(experiment: Experiment, is_loaded: bool = True, runs: int = 1) ->
         return []
     lines = [cost.line, *cost.warnings]
     if runs > 1 and cost.seconds is not None:
-        lines.append(f"{runs} runs like this one, one after another: {spoken(runs * cost.rounds * cost.seconds)}")
+        lines.append(
+            f"{runs} runs like this one, one after another: {short_duration(runs * cost.rounds * cost.seconds)}"
+        )
     return lines
 
 

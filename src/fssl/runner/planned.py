@@ -16,13 +16,13 @@ from ..config.conditions import idle_settings
 from ..console import PLAIN, RunView, print_table, result_line, say, setting_text
 from ..core.device import allowed_devices, choose_device, choose_devices
 from ..core.experiment import Experiment, prepare
-from ..core.images import Datasets, lacking_images
+from ..core.images import Datasets, missing_datasets
 from ..data.cache import Progress
-from ..errors import ProblemsError, RunError, UserError, complain, described, printable
+from ..errors import ProblemsError, RunError, UserError, complain, error_text, escape_unprintable
 from ..methods.names import check_effect, replaced_notice
-from ..records.refusals import check_can_take
 from ..records.rounds import is_over
 from ..records.saved_models import Models
+from ..records.start_checks import check_can_take
 from ..records.store import RunFolder
 from .conduct import run_experiment
 from .costs import cost_lines
@@ -122,7 +122,7 @@ def unfinished(console: Console, runs: list[PlannedRun], resume: bool) -> list[P
     if resume and len(runs) == 1 and not RunFolder(runs[0].folder).config_file.is_file():
         say(console, f"{runs[0].folder}: nothing to resume; starting from round 1")
     for run in compress(runs, done):
-        say(console, f"{run.folder}: finished already{stopped_text(run)}{given_late(run, resume)}")
+        say(console, f"{run.folder}: finished already{stopped_text(run)}{apply_late_changes(run, resume)}")
     return [run for run, is_finished in zip(runs, done, strict=True) if not is_finished]
 
 
@@ -143,7 +143,7 @@ def stopped_text(run: PlannedRun) -> str:
     return f" after round {stopped['round']}, by train.patience = {stopped['patience']}; it continues with a larger one"
 
 
-def given_late(run: PlannedRun, resume: bool) -> str:
+def apply_late_changes(run: PlannedRun, resume: bool) -> str:
     """Update a resumed finished run with settings that may still change, such as a label; return a notice of it."""
     stored = RunFolder(run.folder)
     changes = late_changes(stored.config(), run.config)
@@ -175,13 +175,13 @@ def list_runs(console: Console, runs: list[PlannedRun]) -> None:
             state = "in the way"
             blocked.append(error)
         facts = (c.method.name, c.data.name, alpha, str(c.seed), str(c.rounds), state)
-        table.add_row(printable(str(run.folder)), *facts)
+        table.add_row(escape_unprintable(str(run.folder)), *facts)
         if state != "finished":
             waiting.append(run)
         if is_at_hand(c):
             run.experiment.load(datasets)
     print_table(console, table)
-    for text in lacking_images([run.config for run in waiting]):
+    for text in missing_datasets([run.config for run in waiting]):
         say(console, f"missing: {text}")
     if waiting and not blocked:
         first, is_loaded = waiting[0].experiment, is_at_hand(waiting[0].config)
@@ -226,4 +226,4 @@ def run_in_turn(console: Console, runs: list[PlannedRun], resume: bool, debug: b
 
 def failure(name: str, error: BaseException) -> str:
     """Return which run failed and why, with the type of an unexpected error."""
-    return f"{name}: {error if isinstance(error, UserError | RunError) else described(error)}"
+    return f"{name}: {error if isinstance(error, UserError | RunError) else error_text(error)}"

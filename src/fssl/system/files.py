@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..errors import UserError, printable
+from ..errors import UserError, escape_unprintable
 
 FORMULAS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # first characters of cells that a spreadsheet computes
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.ASCII)
@@ -46,7 +46,7 @@ def atomic(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
-def at_home(path: Path, remedy: str = "write the path in full") -> Path:
+def expand_home(path: Path, remedy: str = "write the path in full") -> Path:
     """Expand `~` in a path; raise UserError if the system has no such home folder, as in some containers."""
     try:
         return path.expanduser()
@@ -154,7 +154,7 @@ def csv_cell(value: object) -> object:
     """Return a number unchanged, or text in one line; text that spreadsheets compute, as `=1+1`, gets an apostrophe."""
     if value is None or isinstance(value, int | float):
         return value
-    text = printable(str(value))
+    text = escape_unprintable(str(value))
     return f"'{text}" if text.startswith(FORMULAS) and not NUMBER.fullmatch(text) else text
 
 

@@ -84,13 +84,13 @@ def obstacle(folder: Path) -> str | None:
     """Return the reason why a folder, existing or new, cannot be written into; None if it can."""
     if reason := wrong_name(folder):
         return reason
-    ground = ground_of(folder)
+    ground = existing_parent(folder)
     if not ground.is_dir():
         return f"{ground.name} is a file, not a folder"
     return None if os.access(ground, os.W_OK) else f"{ground.name or ground} is read-only"
 
 
-def ground_of(folder: Path) -> Path:
+def existing_parent(folder: Path) -> Path:
     """Return a folder, or its nearest existing parent."""
     path = folder.absolute()
     return next(place for place in (path, *path.parents) if place.exists())

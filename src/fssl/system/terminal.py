@@ -7,7 +7,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from ..errors import printable
+from ..errors import escape_unprintable
 
 
 class Screen(Console):
@@ -28,4 +28,4 @@ class Screen(Console):
 
 def by_line(text: str) -> str:
     """Make text printable, keeping its lines."""
-    return "\n".join(map(printable, text.split("\n")))
+    return "\n".join(map(escape_unprintable, text.split("\n")))

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from ..errors import UserError, described
+from ..errors import UserError, error_text
 from .files import check_unchanged, short_sum
 
 PYTHON = "python:"  # before the names of methods and networks that are objects of a script
@@ -96,7 +96,7 @@ def name_in(folder: Path, name: str) -> str:
 
 
 def digest_of(key: str, name: str, expected: str | None) -> str | None:
-    """The checksum of the function that a name refers to; refuse one that differs from the recorded checksum."""
+    """Return the checksum of the function with this name; reject one that differs from the recorded checksum."""
     what = "network" if key == "model" else key
     if name.startswith(PYTHON):
         base = name.partition("+")[0]
@@ -143,7 +143,7 @@ def build(builder: Callable[..., Any], what: str, name: str, *args: Any, **kwarg
     except (Exception, SystemExit) as error:
         if isinstance(error, UserError) or not is_users(name):
             raise
-        raise UserError(f"{what} '{name}' cannot be built: {described(error)}") from error
+        raise UserError(f"{what} '{name}' cannot be built: {error_text(error)}") from error
 
 
 def refuse_without_function(what: str, name: str) -> None:
@@ -168,7 +168,7 @@ def loaded(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the second of a script that is made to be run, not loaded
         del sys.modules[spec.name]
-        raise UserError(f"{path} cannot be loaded: {described(error)}") from error
+        raise UserError(f"{path} cannot be loaded: {error_text(error)}") from error
     return module
 
 

@@ -80,7 +80,7 @@ def _accompany(work: "Callable[[Connection[Any, Any]], None]", pipe: "Connection
     status = 1
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        let_go_of_files(pipe.fileno())
+        close_inherited_files(pipe.fileno())
         end_with_parent(parent)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         work(pipe)
@@ -89,7 +89,7 @@ def _accompany(work: "Callable[[Connection[Any, Any]], None]", pipe: "Connection
         os._exit(status)  # skip the parent's buffers and exit handlers
 
 
-def let_go_of_files(kept: int) -> None:
+def close_inherited_files(kept: int) -> None:
     """Release all of the parent's open files but one, so that a killed parent's lock does not live on here."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in (int(name) for name in os.listdir("/proc/self/fd")):

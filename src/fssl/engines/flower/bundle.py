@@ -71,14 +71,14 @@ def code_digest() -> str:
 
 
 @cache
-def own_app() -> str:
+def app_digest() -> str:
     """Return the SHA-256 of the app as Flower packs it; files are stored uncompressed, so all machines agree."""
     return sha256(packed_app(app_files())).hexdigest()
 
 
 def check_app(digest: str, version: str) -> None:
     """Raise ForeignAppError if a server's app, with the version it states, is not the one built here."""
-    if digest == own_app():
+    if digest == app_digest():
         return
     said = "".join(filter(str.isprintable, version))[:40]
     there = f"this site has fssl {__version__}, code {code_digest()[:12]}"

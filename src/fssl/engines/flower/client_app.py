@@ -19,7 +19,7 @@ from ...core.federation import Federation
 from ...core.images import shared_format
 from ...core.site_scores import rounds_between
 from ...data.folder.load import load_site
-from ...errors import ProblemsError, complain, described, several
+from ...errors import ProblemsError, complain, error_text, several
 from ...records.audit import TRAIL, append
 from ...records.layout import start_place
 from ...records.store import SKIPPED
@@ -90,9 +90,9 @@ def workshop(config: str, site: OwnSite | None) -> Workshop:
         raise SiteError("this site was started without --data, and the run wants each site's own images")
     if (clients := settings.partition.clients) != site.clients:
         raise SiteError(f"this site has clients = {site.clients} in site.toml; the run has {clients} clients")
-    with discreet("this site's images cannot be used"):
+    with hide_details("this site's images cannot be used"):
         dataset = load_site(site.data, shared_format(settings), site.client, site.clients)
-        tell_skipped(dataset.skipped, site.folder)
+        report_skipped(dataset.skipped, site.folder)
         complain(terms(settings))
     return make_workshop(Federation(prepare(settings, dataset)), site.client)
 
@@ -106,7 +106,7 @@ def terms(config: Config) -> str:
     return f"a run of {config.method.name}, {rounds}: this site sends {uploads} uploads, and the sums of {sums}{scores}"
 
 
-def tell_skipped(lines: Sequence[str], folder: Path) -> None:
+def report_skipped(lines: Sequence[str], folder: Path) -> None:
     """Write the files that this site skips to its log and folder only, replacing an earlier list."""
     for line in lines:
         complain(f"skipped {line}")
@@ -117,7 +117,7 @@ def tell_skipped(lines: Sequence[str], folder: Path) -> None:
 
 
 @contextmanager
-def discreet(trouble: str) -> Iterator[None]:
+def hide_details(trouble: str) -> Iterator[None]:
     """Let only errors written for the server leave a site: other errors may name files and stay in its log."""
     try:
         yield
@@ -128,14 +128,14 @@ def discreet(trouble: str) -> Iterator[None]:
 
 
 @contextmanager
-def told(number: int) -> Iterator[None]:
+def log_outcome(number: int) -> Iterator[None]:
     """Log a round's outcome with all details at the site; `fssl deploy site` shows these lines."""
     begun = time.perf_counter()
     try:
         yield
     except SiteError as error:
         cause = error.__cause__
-        words = str(error) if cause is None else str(cause) if isinstance(cause, ProblemsError) else described(cause)
+        words = str(error) if cause is None else str(cause) if isinstance(cause, ProblemsError) else error_text(cause)
         for line in f"round {number}: this site cannot take part: {words}".split("\n"):
             complain(line)
         raise
@@ -165,7 +165,7 @@ def at_site(config: Config, site: OwnSite) -> Config:
 
 
 @app.query()
-def who(message: Message, context: Context) -> Message:
+def report_client(message: Message, context: Context) -> Message:
     """Return which client this node is."""
     return Message(RecordDict({"who": ConfigRecord({"client": read_site(context).client})}), reply_to=message)
 
@@ -192,7 +192,7 @@ def answered(message: Message, context: Context, work: Callable[[Job, Message, O
     job = read_job(message.content)
     if not job.run and "folder" not in context.node_config:
         return Message(work(job, message, None), reply_to=message)
-    with told(job.round), discreet("this site failed"):
+    with log_outcome(job.round), hide_details("this site failed"):
         site = read_site(context)
         if not job.run:  # the order would name images and files, and the site's settings would not count
             raise SiteError("the order is one of a simulation; this site takes those of `fssl deploy start` alone")

@@ -20,9 +20,9 @@ from ...core.site_scores import SiteScore
 from ...core.static_norm import NormSums
 from ...errors import RunError
 from ...start import without_start
-from ...system.files import at_home
+from ...system.files import expand_home
 from ...types import Payload, State, Weights
-from ..engine import Engine, Missing, RoundAgainError
+from ..engine import Engine, Missing, RepeatRoundError
 from ..lanes import compiles, set_up_torch
 from ..named_tensors import FormError, to
 from ..server_training import own_training
@@ -163,7 +163,7 @@ class FlowerFleet:
         ask = partial(self._measuring, round, payload)
         question = Question(MEASURE, ask, self._sums, without="is not measured")
         while True:
-            with suppress(RoundAgainError):
+            with suppress(RepeatRoundError):
                 found = [*self._asked(round, clients, question)]
                 used = sum(isinstance(each, NormSums) for each in found)
                 self._check_enough(question.kind, round, used, len(clients))
@@ -192,7 +192,7 @@ class FlowerFleet:
 
     def _quorum(self, round: int, clients: list[int]) -> Connected:
         """Return the clients' nodes, once enough of them are connected."""
-        policy, told, until = self.policy, "", time.monotonic() + self.policy.wait
+        policy, reported, until = self.policy, "", time.monotonic() + self.policy.wait
         needed = self.needed(len(clients))
         while len((there := self.nodes.of(clients)).nodes) < needed:
             text = f"round {round}: {len(there.nodes)} of {len(clients)} clients connected, {needed} needed"
@@ -200,8 +200,8 @@ class FlowerFleet:
                 raise RunError(f"{text}; waited {policy.wait:.0f} s. Start the sites, then resume the run", "resume")
             waiting = f"waiting up to {policy.wait:.0f} s for {numbers(set(clients) - set(there.nodes))}"
             disputes = [f"client {k}: {there.disputed[k]}" for k in clients if k in there.disputed]
-            if (news := "; ".join([text, waiting, *disputes])) != told:
-                told = news
+            if (news := "; ".join([text, waiting, *disputes])) != reported:
+                reported = news
                 self.say(news)
             time.sleep(max(policy.poll, 0.5))
         return there
@@ -219,7 +219,7 @@ class FlowerFleet:
                 f"{text}; tried {ROUND_ATTEMPTS} times. The checkpoint before it is kept: resume the run", "resume"
             )
         self.say(f"{text}; once more")
-        raise RoundAgainError
+        raise RepeatRoundError
 
     def _order(self, round: int, client: int, snapshot: Snapshot) -> ClientOrder:
         policy, kept = self.policy, snapshot.clients.get(client, {})
@@ -285,10 +285,10 @@ class FlowerFleet:
     def lost(self, round: int, client: int, reason: str, without: str = "is missing") -> Missing:
         place = f"round {round}, client {client}"
         where = "" if reason.startswith(place) else f"{place}: "  # a client that failed names itself
-        self.tell(f"round {round}: client {client} {without}: {reason}", f"{where}{reason}")
+        self.report_missing(f"round {round}: client {client} {without}: {reason}", f"{where}{reason}")
         return Missing(client, reason)
 
-    def tell(self, line: str, reason: str) -> None:
+    def report_missing(self, line: str, reason: str) -> None:
         """Report a client that a round continues without; a strict fleet stops for this reason."""
         if self.policy.strict:
             raise RunError(f"{reason}; the checkpoint before it is kept")
@@ -306,7 +306,9 @@ def flower_engine(fleet: FlowerFleet) -> Engine:
 
 def for_clients(config: Config) -> Config:
     """Return the settings for clients: they have other working folders, and get all weights from the server."""
-    dir, file = (place and str(at_home(Path(place)).resolve()) for place in (config.data.dir, config.partition.file))
+    dir, file = (
+        place and str(expand_home(Path(place)).resolve()) for place in (config.data.dir, config.partition.file)
+    )
     data, partition = replace(config.data, dir=dir), replace(config.partition, file=file)
     return without_start(replace(config, data=data, partition=partition))
 

@@ -83,7 +83,7 @@ def run_supernode(words: list[str], check: Callable[[str, str], None], rejected:
     node = import_module("flwr.supernode.start_client_internal")
     node.time = SimpleNamespace(sleep=lambda seconds: time.sleep(seconds / 5))  # type: ignore[attr-defined]
     keep_in_step(node)
-    keep_foreign_apps_out(node, check, rejected)
+    reject_foreign_apps(node, check, rejected)
     sys.argv = ["flower-supernode", *words]
     flower_supernode()
 
@@ -111,7 +111,7 @@ def keep_in_step(node: Any) -> None:
     node._pull_and_store_message, node._push_messages = pull_whole, push_answer
 
 
-def keep_foreign_apps_out(node: Any, check: Callable[[str, str], None], rejected: Callable[[str], None]) -> None:
+def reject_foreign_apps(node: Any, check: Callable[[str, str], None], rejected: Callable[[str], None]) -> None:
     """Let a SuperNode reject a run that ships another app than ours, without unpacking the app."""
     from flwr.app import Error, Message
     from flwr.common.constant import ErrorCode
@@ -313,7 +313,7 @@ class MaskTerms(NamedTuple):
     levels: int  # whole numbers that they are rounded to; the sum over all clients stays below the modulus
 
 
-class Told(NamedTuple):
+class ClientFacts(NamedTuple):
     """The facts that a client sends unmasked with its masked upload."""
 
     num_samples: int
@@ -333,12 +333,12 @@ def mask(message: "Message", context: "Context", call_next: Callable[..., "Messa
     return call_next(message, context)
 
 
-def to_be_masked(arrays: list["NDArray[Any]"], told: Told) -> "RecordDict":
+def to_be_masked(arrays: list["NDArray[Any]"], sent: ClientFacts) -> "RecordDict":
     """Return an app's answer for Flower's mod, which replaces the arrays by masked ones."""
     from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
     from flwr.compat.common.recorddict_compat import fitres_to_recorddict
 
-    result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), told.num_samples, told.facts)
+    result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), sent.num_samples, sent.facts)
     return fitres_to_recorddict(result, keep_input=False)
 
 
@@ -366,7 +366,7 @@ class MaskedSum:
             modulus_range=MODULUS,
         )
 
-    def run(self, round: int, check: Callable[[dict[int, Told]], None]) -> dict[int, Told]:
+    def run(self, round: int, check: Callable[[dict[int, ClientFacts]], None]) -> dict[int, ClientFacts]:
         """Return the facts from the nodes whose uploads are in `mean`; `check` sees them before anything is opened."""
         from flwr.app import ArrayRecord
         from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
@@ -379,17 +379,21 @@ class MaskedSum:
         )
         around: Any = SimpleNamespace(state=records, strategy=self, client_manager=self, history=None)
         grid: Any = SimpleNamespace(send_and_receive=lambda messages, timeout: self.ask(messages))
-        go_on(workflow.setup_stage(grid, around, state), "to exchange keys")
-        go_on(workflow.share_keys_stage(grid, around, state), "to share secrets")
+        require_enough(workflow.setup_stage(grid, around, state), "to exchange keys")
+        require_enough(workflow.share_keys_stage(grid, around, state), "to share secrets")
         # Flower would ask for shares of a node that left before it sent any, and no node could answer.
         state.sampled_node_ids = set(state.active_node_ids)
         state.nid_to_neighbours = {n: state.nid_to_neighbours[n] & state.active_node_ids for n in state.active_node_ids}
         state.nid_to_fitins = {node: self.orders[node] for node in state.active_node_ids}
-        go_on(workflow.collect_masked_vectors_stage(grid, around, state), "of those that shared secrets to train")
-        told = {proxy.node_id: Told(result.num_examples, result.metrics) for proxy, result in state.legacy_results}
-        check(told)
-        go_on(workflow.unmask_stage(grid, around, state), "to open the sum")
-        return told
+        require_enough(
+            workflow.collect_masked_vectors_stage(grid, around, state), "of those that shared secrets to train"
+        )
+        facts = {
+            proxy.node_id: ClientFacts(result.num_examples, result.metrics) for proxy, result in state.legacy_results
+        }
+        check(facts)
+        require_enough(workflow.unmask_stage(grid, around, state), "to open the sum")
+        return facts
 
     # The interface that the workflow needs from a strategy and its environment.
 
@@ -408,6 +412,6 @@ class MaskedSum:
         return None, {}
 
 
-def go_on(enough: bool, purpose: str) -> None:
+def require_enough(enough: bool, purpose: str) -> None:
     if not enough:
         raise HaltedError(f"too few clients were left {purpose}")

@@ -36,11 +36,11 @@ class LabelWatch:
             self.is_over = self.is_over or self.of(tally, L_S) > 0
         if self.is_over:
             return
-        nobody = "has a labeled image, and the server trains on none"
+        lacking = "has a labeled image, and the server trains on none"
         if not self.unheard:
-            raise RunError(f"round {round}: no client {nobody}: expected some in {LABEL_PLACES}")
+            raise RunError(f"round {round}: no client {lacking}: expected some in {LABEL_PLACES}")
         if not self.has_begun:
-            self.say(f"round {round}: no client so far {nobody}; not heard yet: {numbers(self.unheard)}")
+            self.say(f"round {round}: no client so far {lacking}; not heard yet: {numbers(self.unheard)}")
         self.has_begun = True
 
     def of(self, tally: Tensor, name: str) -> float:

@@ -18,13 +18,13 @@ from ...config import Config
 from ...core.client import ClientResult
 from ...core.federation import Federation
 from ...core.privacy import FEWEST_MASKED
-from ...errors import RunError, described
+from ...errors import RunError, error_text
 from ...types import Upload, Weights
 from ..engine import Missing
 from ..named_tensors import fill, named, to
 from ..snapshot import Snapshot
 from .fleet import REJECTED, ClientOrder, FlowerFleet, Policy, kept
-from .internals import MODULUS, SECAGG, HaltedError, MaskedSum, MaskTerms, Told, to_be_masked
+from .internals import MODULUS, SECAGG, ClientFacts, HaltedError, MaskedSum, MaskTerms, to_be_masked
 from .messages import Forms, Job, SiteError, check_finite, check_weight
 from .nodes import Nodes
 
@@ -60,7 +60,7 @@ def masked_answer(job: Job, result: ClientResult, forms: Forms, config: Config, 
     facts = {"client": job.client, "round": job.round, "tally": save({"tally": result.tally.contiguous()})}
     if with_state and result.state:
         facts["state"] = save({name: t.contiguous() for name, t in result.state.items()})
-    return to_be_masked(arrays, Told(upload.num_samples, facts))
+    return to_be_masked(arrays, ClientFacts(upload.num_samples, facts))
 
 
 def check_promise(config: Config, masked: object) -> None:
@@ -124,7 +124,7 @@ class MaskedRound:
 
     def __init__(self, fleet: MaskedFleet, round: int, orders: dict[int, ClientOrder], terms: MaskTerms) -> None:
         self.fleet, self.round, self.orders, self.terms = fleet, round, orders, terms
-        self.told: dict[int, ClientResult] = {}  # by client: all but its upload
+        self.results: dict[int, ClientResult] = {}  # by client, without their uploads
         self.missing: dict[int, Missing] = {}
 
     def opened(self) -> dict[int, ClientResult]:
@@ -132,20 +132,20 @@ class MaskedRound:
         contents = {node: order.content for node, order in self.orders.items()}
         masked = MaskedSum(self.ask, contents, self.terms)
         try:
-            masked.run(self.round, self.hear)
+            masked.run(self.round, self.store_facts)
             mean = self.mean(masked.mean)
         except RunError:
             raise
         except HaltedError as error:
             return self.halted(str(error))
         except Exception as error:  # any error from outside bytes: it must not end the run
-            return self.halted(f"{REJECTED}: {described(error)}")
-        return {k: r._replace(upload=r.upload._replace(weights=mean)) for k, r in self.told.items()}
+            return self.halted(f"{REJECTED}: {error_text(error)}")
+        return {k: r._replace(upload=r.upload._replace(weights=mean)) for k, r in self.results.items()}
 
     def halted(self, reason: str) -> dict[int, ClientResult]:
         reason = f"nothing was opened: {reason}"
         line = f"round {self.round}: {reason}"
-        self.fleet.tell(line, line)
+        self.fleet.report_missing(line, line)
         for order in self.orders.values():
             self.missing.setdefault(order.job.client, Missing(order.job.client, reason))
         return {}
@@ -163,24 +163,24 @@ class MaskedRound:
             client, reply = self.orders[node].job.client, fleet.reply(number, until)
             if isinstance(reply, Message):
                 answers.append(reply)
-            elif client not in self.told:
+            elif client not in self.results:
                 self.lose(client, reply)
         return answers
 
-    def hear(self, told: dict[int, Told]) -> None:
+    def store_facts(self, facts: dict[int, ClientFacts]) -> None:
         """Store what clients sent unmasked; stop before a mean of too few is opened."""
-        jobs = {node: self.orders[node].job for node in told}
-        self.told = {jobs[node].client: self.read(jobs[node], each) for node, each in told.items()}
-        if sum(result.upload.num_samples > 0 for result in self.told.values()) < FEWEST_MASKED:
+        jobs = {node: self.orders[node].job for node in facts}
+        self.results = {jobs[node].client: self.read(jobs[node], each) for node, each in facts.items()}
+        if sum(result.upload.num_samples > 0 for result in self.results.values()) < FEWEST_MASKED:
             raise HaltedError(f"fewer than {FEWEST_MASKED} clients have a weight in the mean")
 
-    def read(self, job: Job, told: Told) -> ClientResult:
-        samples = check_weight({**told.facts, "num_samples": told.num_samples}, job)
+    def read(self, job: Job, sent: ClientFacts) -> ClientResult:
+        samples = check_weight({**sent.facts, "num_samples": sent.num_samples}, job)
         if samples > self.terms.max_weight:
             raise HaltedError(f"client {job.client} has a weight of {samples}, and {self.terms.max_weight} is the most")
-        tally = load(told.facts["tally"])
+        tally = load(sent.facts["tally"])
         check_finite(tally)
-        state = load(told.facts["state"]) if "state" in told.facts and not job.run else {}
+        state = load(sent.facts["state"]) if "state" in sent.facts and not job.run else {}
         filled = fill({"tally": self.fleet.forms.tally}, tally)["tally"]
         nothing = Upload(job.client, Weights({}, {}), samples, {})
         return ClientResult(nothing, kept(job, state), {}, filled)

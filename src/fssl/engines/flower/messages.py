@@ -16,7 +16,7 @@ from ...core.dry_step import sketch
 from ...core.federation import Federation
 from ...core.site_scores import PARTS, SiteScore, Sums
 from ...core.static_norm import NormSums
-from ...errors import RunError, described
+from ...errors import RunError, error_text
 from ...types import Payload, State, Upload
 from ..named_tensors import FormError, fill, named
 
@@ -183,7 +183,7 @@ def from_outside() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise BadUploadError(f"it cannot be read: {described(error)}") from None
+        raise BadUploadError(f"it cannot be read: {error_text(error)}") from None
 
 
 def check_weight(facts: Mapping[str, Any], job: Job, key: str = "num_samples", least: int = 0) -> int:

@@ -23,7 +23,7 @@ Scope = MutableMapping[str, Any]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-class Refusal(NamedTuple):
+class Rejection(NamedTuple):
     """An HTTP status, and a sentence."""
 
     code: int
@@ -39,29 +39,29 @@ class Gate:
         self._is_open = False
 
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
-        refusal = None if scope["type"] == "lifespan" else self.refusal(scope)
-        if refusal is None:
+        rejection = None if scope["type"] == "lifespan" else self.rejection(scope)
+        if rejection is None:
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
-            await refuse(send, refusal)
+            await reject(send, rejection)
         else:
             await send({"type": "websocket.close"})
 
-    def refusal(self, scope: Scope) -> Refusal | None:
+    def rejection(self, scope: Scope) -> Rejection | None:
         """Return why a request is rejected, or None."""
         path = scope["path"] if scope["type"] == "http" else ""
         if path.startswith(FOR_SITES):
-            return None if self.is_open else Refusal(503, "the server is admitting its sites")
+            return None if self.is_open else Rejection(503, "the server is admitting its sites")
         if not is_local(scope):
-            return Refusal(404, "only sites are served here")
+            return Rejection(404, "only sites are served here")
         if path.startswith(FOR_PROGRAMS):
             return None  # they show the secret, or a token that they got for it
         if not path.startswith(FOR_OPERATORS):
-            return Refusal(404, "there is no such page")
+            return Rejection(404, "there is no such page")
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         if len(given) == 1 and hmac.compare_digest(given[0], self.expected):
             return None
-        return Refusal(401, "only the server's operator may do this")
+        return Rejection(401, "only the server's operator may do this")
 
     @property
     def is_open(self) -> bool:
@@ -78,14 +78,14 @@ def is_local(scope: Scope) -> bool:
         return False
 
 
-async def refuse(send: Send, refusal: Refusal) -> None:
-    body = f"{refusal.text}\n".encode()
+async def reject(send: Send, rejection: Rejection) -> None:
+    body = f"{rejection.text}\n".encode()
     headers = [
         (b"content-type", b"text/plain"),
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
     ]
-    await send({"type": "http.response.start", "status": refusal.code, "headers": headers})
+    await send({"type": "http.response.start", "status": rejection.code, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...errors import complain
 from ...records.audit import TRAIL, append
-from .bundle import check_app, own_app
+from .bundle import app_digest, check_app
 from .internals import run_supernode
 from .superexec import isolated, start_superexec
 
@@ -18,7 +18,7 @@ from .superexec import isolated, start_superexec
 def main() -> None:
     folder, port, words = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
     start_superexec(folder, f"127.0.0.1:{port}", None)
-    own_app()  # before the source on disk can change
+    app_digest()  # before the source on disk can change
 
     def rejected(reason: str) -> None:
         complain(reason)

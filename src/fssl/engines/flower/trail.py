@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 
-from ...errors import described
+from ...errors import error_text
 from ...records.audit import TRAIL, append
 from ...system.files import parse_json
 from .identity import AdmittedSite, assign
@@ -31,7 +31,7 @@ def audited(message: Message, context: Context, call_next: Callable[[Message, Co
     try:
         append(trail, "came", **facts, holds=summarize_message(message.content, trail))
     except OSError as error:
-        raise SiteError(f"the site's audit trail cannot be written ({described(error)})") from error
+        raise SiteError(f"the site's audit trail cannot be written ({error_text(error)})") from error
     try:
         reply = call_next(message, context)
     except Exception as error:

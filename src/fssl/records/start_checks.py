@@ -8,7 +8,7 @@ from ..config import Config, first_difference
 from ..errors import UserError, several
 from ..system.files import is_draft
 from ..system.machine import obstacle
-from .rounds import first_other_rate, would_have_ended
+from .rounds import end_of_patience, first_other_rate
 from .store import ERRORS, LOCK, RunFolder
 
 
@@ -28,7 +28,7 @@ def check_can_take(
         return check_empty(folder.path)
     recorded = folder.config()
     if is_bare(folder):
-        return check_ours(folder)
+        return check_written_by_run(folder)
     if difference := first_difference(recorded, config, defaults):
         raise UserError(f"{folder.path} contains another run: {difference}; choose another folder", "out")
     if not resume:
@@ -52,7 +52,7 @@ def check_can_take(
             " which is already trained; resume a copy from before its rate fell, or choose another folder",
             "out",
         )
-    if ended := would_have_ended(lines, config):
+    if ended := end_of_patience(lines, config):
         raise UserError(
             f"train.patience = {config.train.patience}: {folder.path} has {done} rounds, but would have stopped after"
             f" round {ended}; use a larger value"
@@ -76,21 +76,21 @@ def check_empty(folder: Path) -> None:
         raise UserError(f"{folder} is inside the run folder {inside}; choose another folder", "out")
 
 
-def check_ours(folder: RunFolder) -> None:
+def check_written_by_run(folder: RunFolder) -> None:
     """Reject a folder whose settings were not written by a run, such as a user's configuration."""
     if not folder.lock.file.exists():
         raise UserError(f"{folder.config_file} was not written by a run; choose another folder", "out")
 
 
-def why_stuck(folder: RunFolder) -> str | None:
+def resume_error(folder: RunFolder) -> str | None:
     """Return the error message of `--resume` here; None if it would work. Nothing is changed."""
     try:
         if is_bare(folder):
-            check_ours(folder)
+            check_written_by_run(folder)
         else:
             saved = folder.manifests.newest_round(folder.start().marks)
             check_noise(folder, saved)
-            check_way_on(folder, saved)
+            check_no_results(folder, saved)
     except UserError as error:
         return str(error)
     return None
@@ -107,7 +107,7 @@ def check_noise(folder: RunFolder, saved: int | None) -> None:
         )
 
 
-def check_way_on(folder: RunFolder, saved: int | None) -> None:
+def check_no_results(folder: RunFolder, saved: int | None) -> None:
     """Reject starting again where an earlier run left results."""
     whole, written, held = len(folder.start().lines), len(folder.text().splitlines()), folder.manifests.rounds
     if saved is not None or not (written or folder.model_file.exists() or folder.summary_file.exists()):
