@@ -2,8 +2,8 @@
 
     python benchmarks/small_steps.py [--rounds 30] [--set compute.lanes=1] [--profile]
 
-Its network is the benchmark's without dropout, its images are made up. Views, probes and a test of 10,000 images belong to every
-round.
+Its network is the benchmark's without dropout, its images are made up. Every round includes views,
+probes and a test of 10,000 images.
 """
 
 import argparse

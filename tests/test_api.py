@@ -61,7 +61,7 @@ def test_runs_that_are_left_out_are_warned_of_at_the_caller_s_line(tmp_path: Pat
     lines = sorted(str(warning.message) for warning in said)
     assert lines[1] == f"left out: {tmp_path}/wrong: no config.toml"
     assert re.fullmatch(
-        rf"left out: {tmp_path}/edited: .*was edited; `fssl records accept` seals an edited record anew", lines[0]
+        rf"left out: {tmp_path}/edited: .*was edited; `fssl records accept` accepts an edited record", lines[0]
     ), lines[0]
     assert (len(lines), {warning.filename for warning in said}) == (2, {__file__})
     assert {name: (run.is_finished, run.damaged) for name, run in runs.items()} == {

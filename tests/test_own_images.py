@@ -386,7 +386,8 @@ def test_a_site_is_held_against_the_classes_of_a_run(fssl: Fssl, sites: Path, tm
     both = f"fssl: {agreed}: data.classes = ['a', 'a']: expected at least two different names\n"
     assert checked('classes = ["a", "a"]') == (2, "", both)
     assert (
-        fssl("datasets", "--classes-of", str(agreed)).err == "fssl: --classes-of goes with --check FOLDER: give both\n"
+        fssl("datasets", "--classes-of", str(agreed)).err
+        == "fssl: --classes-of has no effect without --check FOLDER; add it\n"
     )
 
 

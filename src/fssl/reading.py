@@ -132,7 +132,7 @@ def tables(*folders: Folder, out: Folder = "tables", short: bool = False) -> dic
 def as_paths(name: str, folders: Sequence[Folder]) -> list[Path]:
     """Return run folders as paths; reject a call without any."""
     if not folders:
-        raise UserError(f'fssl.{name}: which folders? For example fssl.{name}("runs")')
+        raise UserError(f'fssl.{name}: expected folders of runs, for example fssl.{name}("runs")')
     return [as_path("folder", folder) for folder in folders]
 
 

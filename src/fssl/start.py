@@ -127,7 +127,9 @@ def read_state_dict(file: Path) -> State:
     if is_zipfile(file):
         with ZipFile(file) as archive:
             if any(entry.compress_type != ZIP_STORED for entry in archive.infolist()):
-                raise UserError(f"model.start = '{file}' is compressed, as torch saves none; save the state dict again")
+                raise UserError(
+                    f"model.start = '{file}' is compressed, unlike files that torch saves; save the state dict again"
+                )
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # of many kinds, depending on the damage

@@ -133,4 +133,4 @@ def test_a_busy_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert speed.busy_warning() == []
     monkeypatch.setattr("os.getloadavg", lambda: (5.8, 0.0, 0.0))
     (line,) = speed.busy_warning()
-    assert line == "WARNING: the machine is busy (load 5.8 on 2 cores): times and the ratio say little"
+    assert line == "WARNING: the machine is busy (load 5.8 on 2 cores): times and ratio are unreliable"

@@ -175,8 +175,8 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
             ["'tau' is unknown", "known: ema, highest"],
         ),
         ("run smoke --set method.lam=0.3 --set method.cdsc=false", ["method.lam", "give one"]),
-        ("run smoke --set method.kappa=3 --set method.cdsc=false", ["method.kappa = 3 changes nothing in 'sage'"]),
-        ("run smoke --set method.name=fedloke --set method.tau=0.9", ["method.tau = 0.9 changes nothing in 'fedloke'"]),
+        ("run smoke --set method.kappa=3 --set method.cdsc=false", ["method.kappa = 3 has no effect in 'sage'"]),
+        ("run smoke --set method.name=fedloke --set method.tau=0.9", ["method.tau = 0.9 has no effect in 'fedloke'"]),
         ("run smoke --set method.name=feddb+sage --set method.online=true", ["method.online = true changes nothing"]),
         (
             "run smoke --set method.name=proxyfl+sage --set method.mask=global",
@@ -207,8 +207,8 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run smoke --set train.lr 0.1", ["(0.1); expected an equals sign: --set train.lr=0.1\n"]),
         ("run smoke --set grid.seed=7,8,9", ["grid.seed = '7,8,9'", "for example [7, 8, 9]\n"]),
         ("run smoke --nonsense", ["No such option"]),
-        ("run smoke seed=7", ["(seed=7); before each setting goes --set: --set seed=7\n"]),
-        ("run smoke seed=7 train.lr=1", ["before each setting goes --set: --set seed=7 --set train.lr=1\n"]),
+        ("run smoke seed=7", ["(seed=7); put --set before each setting: --set seed=7\n"]),
+        ("run smoke seed=7 train.lr=1", ["put --set before each setting: --set seed=7 --set train.lr=1\n"]),
         ("show runs --rounds 3", ["No such option"]),  # `show` takes no settings
         ("run smoke --device gpu", ["compute.device 'gpu'", "did you mean 'cuda'?"]),
         ("run smoke --jobs 0", ["--jobs"]),
@@ -242,7 +242,7 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run smoke --set train.lr=[0.1,nan]", ["train.lr = [0.1, nan]: expected a number"]),
         ("run smoke --set method.tau=2020-01-01", ["method.tau = ", "expected a number, a string, true or false"]),
         ('run smoke --set data.name=["digits","synthetic"]', ["grid.data.name="]),
-        ("bench --shape paper --set data.name=digits", ["--shape paper has images of its own"]),
+        ("bench --shape paper --set data.name=digits", ["no effect with --shape paper"]),
         ("bench --method sgae", ["did you mean 'sage'?"]),
         ("bench --shape small", ["--shape 'small'", "known: demo, paper"]),
         ("", ["no command"]),
@@ -646,7 +646,7 @@ def test_a_run_that_is_not_quite_there_is_suggested(fssl: Fssl) -> None:
     assert hint("runs/server/sage/seed7") == hint("runs/server/sagee") == "did you mean runs/server/sage?"
     assert hint("runs/server") == "did you mean runs/server/sage?"
     assert hint("runs/demo/seed1") == "did you mean runs/demo/seed10?"
-    assert hint("runs/demo") == hint("nowhere") == "`fssl run` makes one, `fssl compare` takes many"
+    assert hint("runs/demo") == hint("nowhere") == "`fssl run` creates one; `fssl compare` reads several"
 
 
 def test_show_says_that_a_run_is_unfinished(fssl: Fssl) -> None:
@@ -904,10 +904,10 @@ def test_a_rate_of_zero_is_pointed_out(fssl: Fssl) -> None:
 def test_a_rate_that_a_method_does_not_use_is_pointed_out(fssl: Fssl) -> None:
     """Others of a grid may have it, so it is not refused."""
     words = ("--set", "train.lr=0.05", "--set", "train.weight_decay=0", "--dry-run")
-    notice = "train.lr = 0.05, train.weight_decay = 0: method 'fedmatch' takes its steps by a rule of its own"
+    notice = "train.lr = 0.05, train.weight_decay = 0: method 'fedmatch' has its own update rule"
     assert fssl("run", "smoke", "--set", 'grid.method.name=["sage", "fedmatch"]', *words).out.count(notice) == 1
-    assert "rule of its own" not in fssl("run", "smoke", *words).out
-    assert "rule of its own" not in fssl("run", "smoke", "--set", "method.name=fedmatch", "--dry-run").out
+    assert "own update rule" not in fssl("run", "smoke", *words).out
+    assert "own update rule" not in fssl("run", "smoke", "--set", "method.name=fedmatch", "--dry-run").out
 
 
 @pytest.mark.slow
@@ -1042,13 +1042,13 @@ def test_what_breaks_in_one_cell_leaves_the_next_alone(fssl: Fssl, monkeypatch: 
 
     monkeypatch.setattr(Engine, "round", breaks)
     said = fssl("run", "tiny.toml", "--set", "grid.seed=[1,2]", "--out", "two")
-    first = "fssl: seed1: RuntimeError: CUDA error: out of order (all of it: two/seed1/error.txt)"
+    first = "fssl: seed1: RuntimeError: CUDA error: out of order (traceback: two/seed1/error.txt)"
     assert (said.code, said.err.splitlines()[0]) == (1, first)
     assert "in breaks" in Path("two/seed1/error.txt").read_text()
     assert "1 of 2 runs stopped early" in said.err
     assert Path("two/seed2/summary.json").is_file()
     said = fssl("run", "tiny.toml", "--set", "seed=1", "--out", "one")
-    assert (said.code, said.err) == (1, "fssl: RuntimeError: CUDA error: out of order (all of it: one/error.txt)\n")
+    assert (said.code, said.err) == (1, "fssl: RuntimeError: CUDA error: out of order (traceback: one/error.txt)\n")
     monkeypatch.setattr(Engine, "round", whole)
     Path("one/failed-step.safetensors").touch()
     assert fssl("run", "one", "--resume").code == 0

@@ -686,7 +686,7 @@ def test_a_single_table_that_says_what_is_set_is_no_axis_any_more() -> None:
 def test_what_all_tables_of_an_axis_set_must_not_get_lost() -> None:
     with pytest.raises(UserError, match=r"^data.name=digits: no table .* would lose data.labels_per_class;"):
         cells_left("data.name=digits")
-    with pytest.raises(UserError, match=r"would lose data\.name; set that, too"):
+    with pytest.raises(UserError, match=r"would lose data\.name; set them, too"):
         cells_left("data.labels_per_class=50")
     given = override(CELLS, ["data.name=digits", "data.labels_per_class=6", "method.name=fedavg"])
     assert [(name, config.method.settings) for name, config in expand(given)] == [("seed7", ())]

@@ -122,7 +122,7 @@ def test_values_arrive_as_declared(key: str, value: Any, expected: Any) -> None:
         ("weight", None, "weight = None: expected a number"),
         ("late", 2.5, "late = 2.5: expected a whole number"),
         ("on", 1, "on = 1: expected true or false"),
-        ("network", "my.py", "which function of the file"),
+        ("network", "my.py", "names no function of the file"),
         ("names", [], "names = []: expected a list of strings like"),
         ("names", "cat", "names = 'cat': expected a list of strings like"),
         ("numbers", [1, True], "numbers = [1, True]: expected a list of numbers like"),

@@ -72,7 +72,8 @@ def test_a_run_says_records_and_shows_what_it_spends(tmp_path: Path, tiny_data: 
     assert heard.said[:1] == privacy_notes(config)[:1]
     assert found is not None
     assert summary["privacy"] == found._asdict()
-    text = f"epsilon {found.hidden:.3g} with delta 1e-05; {found.known:.3g} for who knows who took part"
+    known = f"{found.known:.3g} against an adversary who knows the participants"
+    text = f"epsilon {found.hidden:.3g} with delta 1e-05; {known}"
     found_runs = find_runs([folder.path])
     assert privacy_text(found_runs.runs[0]) == text
     assert f"{folder.path}: privacy of one client: {text}" in content(found_runs, "")["notes"]

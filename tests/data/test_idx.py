@@ -138,7 +138,9 @@ def test_other_files_than_the_official_ones_are_pointed_out(tmp_path: Path, monk
     write_all(folder)
     (said,) = sources.load("fmnist", folder).notes
     names = [f"'{folder / name}.gz'" for name in idx.SUMS["fmnist"]]
-    assert said == f"fmnist: not as published, by the checksums of `fssl docs configuration`: {', '.join(names)}"
+    assert (
+        said == f"fmnist: differs from the published files (checksums in `fssl docs configuration`): {', '.join(names)}"
+    )
     contents = {name: gzip.decompress((folder / f"{name}.gz").read_bytes()) for name in idx.SUMS["fmnist"]}
     monkeypatch.setitem(idx.SUMS, "fmnist", {name: sha256(content).hexdigest() for name, content in contents.items()})
     assert sources.load("fmnist", folder).notes == ()
@@ -154,8 +156,8 @@ def test_a_run_on_other_files_begins_with_one_warning(tmp_path: Path, fssl: Fssl
     few = ("data.labels_per_class=1", "partition.clients=1", "train.clients_per_round=1", "train.rounds=1")
     sets = [word for setting in ("data.name=fmnist", *few, "train.steps_per_round=1") for word in ("--set", setting)]
     code, said, _ = fssl("run", "smoke", *sets, "--device", "cpu", "--data-dir", tmp_path / "data", "--out", "run")
-    assert (code, said.count("fmnist: not as published")) == (0, 1), said
-    assert said.index("not as published") < said.index("round    1/1")
+    assert (code, said.count("fmnist: differs from the published files")) == (0, 1), said
+    assert said.index("differs from the published files") < said.index("round    1/1")
 
 
 def test_who_has_no_files_hears_of_the_official_ones(tmp_path: Path, fssl: Fssl) -> None:

@@ -183,7 +183,7 @@ def test_a_failed_step_is_taken_again_wherever_the_file_is(fssl: Fssl, monkeypat
     digits_split("split.json", seed=1)
     said = fssl("replay", "failed-step.safetensors")
     assert (said.code, said.err.count("\n")) == (2, 1)
-    expected = "its partition.file = 'mine.json' is not that of its run folder; check it, then trust it (--trust)"
+    expected = "its partition.file = 'mine.json' differs from its run folder's; check it, then trust it (--trust)"
     assert expected in said.err
     said = fssl("replay", "failed-step.safetensors", "--trust")
     assert said.err.startswith("fssl: partition.file = 'mine.json' cannot be read: No such file or directory")
@@ -248,7 +248,7 @@ def test_sites_of_a_deployment_read_no_such_file() -> None:
 
     config = tiny_config("partition.file=split.json")
     assert for_clients(config).partition.file == str(Path("split.json").resolve())  # in a simulation they do
-    with pytest.raises(RunError, match=r"^partition\.file: a site reads no file that the server names$"):
+    with pytest.raises(RunError, match=r"^partition\.file: sites read no files that the server names$"):
         at_site(config, OwnSite(0, 4, Path(), None))
     said = r"^partition\.file = 'split.json' does not work with a deployment: sites have no such file; remove it$"
     with pytest.raises(UserError, match=said):

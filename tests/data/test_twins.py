@@ -52,8 +52,8 @@ def test_the_same_file_is_rejected_wherever_it_is(root: Path) -> None:
     shutil.copy(root / "clients/a/unlabeled/p3/1.png", root / "test/dog/again.png")
     shutil.copy(root / "test/dog/2.png", root / "clients/b/unlabeled/own.png")
     expected = [
-        "test/dog/2.png: the same file as clients/b/unlabeled/own.png, which is trained on; remove one of them",
-        "test/dog/again.png: the same file as clients/a/unlabeled/p3/1.png, which is trained on; remove one of them",
+        "test/dog/2.png: is is the same file as clients/b/unlabeled/own.png, a training image; remove one of them",
+        "test/dog/again.png: is is the same file as clients/a/unlabeled/p3/1.png, a training image; remove one of them",
     ]
     assert found(lambda: load_federation(root, PETS)) == expected
     assert check(root).problems == expected
@@ -63,7 +63,7 @@ def test_a_site_compares_its_own(root: Path) -> None:
     site = root / "clients/a"
     shutil.copy(site / "labeled/cat/p1/1.png", site / "test/cat/p4/7.png")
     assert found(lambda: load_site(site, PETS)) == [
-        "test/cat/p4/7.png: the same file as labeled/cat/p1/1.png, which is trained on; remove one of them"
+        "test/cat/p4/7.png: is is the same file as labeled/cat/p1/1.png, a training image; remove one of them"
     ]
 
 
@@ -71,7 +71,8 @@ def test_a_server_compares_its_own(root: Path) -> None:
     shutil.copytree(root / "test", root / "server")
     lines = found(lambda: load_server(root, PETS._replace(at_server=True)))
     assert (
-        lines[0] == "test/cat/p9/1.png: the same file as server/cat/p9/1.png, which is trained on; remove one of them"
+        lines[0]
+        == "test/cat/p9/1.png: is is the same file as server/cat/p9/1.png, a training image; remove one of them"
     )
     assert "folder 'p9/' has images in training too, such as server/cat/p9/1.png" in lines[2]
 
@@ -97,7 +98,7 @@ def test_a_copy_in_another_form_is_a_warning(root: Path, fssl: Callable[..., Sai
         image.resize((60, 60)).save(root / "test/dog/smaller.jpg", quality=70)
     Image.new("L", (9, 9), 7).save(root / "test/dog/flat.png")
     Image.new("L", (8, 9), 7).save(root / "clients/b/unlabeled/flat.png")  # without contrast all look alike
-    line = "test/dog/smaller.jpg: looks nearly like clients/b/unlabeled/p4/1.png, which is trained on"
+    line = "test/dog/smaller.jpg: looks almost like clients/b/unlabeled/p4/1.png, a training image"
     assert check(root).warnings == [line]
     said = fssl("datasets", "--check", str(root))
     assert said.code == 0

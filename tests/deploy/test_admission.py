@@ -180,8 +180,8 @@ def test_every_answer_except_a_rejection_opens_the_gate(server: ServerPart, path
 @pytest.mark.parametrize(
     ("started", "message"),
     [
-        (True, "the server was started with --insecure; add --insecure here, too"),
-        (False, "the server was started without --insecure; leave out --insecure here, too"),
+        (True, "the server was started with --insecure; add --insecure here too"),
+        (False, "the server was started without --insecure; remove --insecure here too"),
     ],
 )
 def test_a_run_is_ordered_as_the_server_was_started(server: ServerPart, started: bool, message: str) -> None:
@@ -202,7 +202,7 @@ def test_a_credential_of_another_server_is_said_so(server: ServerPart) -> None:
     with serving(server, 401, is_encrypted=True) as port:
         other = server._replace(port=port)
         connect(other, insecure=False)
-        with pytest.raises(RunError, match=r"was not started from .*, so it refuses this command"):
+        with pytest.raises(RunError, match=r"was not started from .*, so it rejects this command"):
             nodes(other)
     with pytest.raises(RunError, match="does not answer at"):
         nodes(other)
@@ -269,7 +269,8 @@ def test_the_operator_sees_every_site_and_every_stranger(server: ServerPart, mon
     assert warnings[0] == "client 0: 2 nodes claim site-1, so none of them is used"
     remedy = "The server withdraws keys that are not in its folder keys when it starts"
     assert warnings[1:] == [
-        f"node {number} (key {letter * 16}, registered as '{name}') is none of the sites and gets no messages. {remedy}"
+        f"node {number} (key {letter * 16}, registered as '{name}') is not one of the sites, so it gets no messages."
+        f" {remedy}"
         for number, letter, name in ((40, "f", "site-1"), (60, "d", "site-2"))
     ]
 
@@ -297,7 +298,10 @@ def test_a_site_sees_how_a_server_speaks(server: ServerPart) -> None:
     ("is_encrypted", "hint"),
     [
         (True, "site-1: the server at .* is encrypted; start this site without --insecure"),
-        (False, "site-1: the server at .* was started with --insecure; start it without that, or .* with --insecure"),
+        (
+            False,
+            "site-1: the server at .* was started with --insecure; restart it without --insecure, or .*",
+        ),
     ],
 )
 def test_a_site_that_speaks_otherwise_than_its_server_gets_a_hint(
@@ -363,14 +367,16 @@ def test_a_start_waits_for_the_run_before_it(tmp_path: Path) -> None:
         begin = time.monotonic()
         await_folder(tmp_path, 60, said.append)
         assert 0.5 < time.monotonic() - begin < 30
-    assert said == [f"{tmp_path} is in use by a run that goes on at the server; waiting up to 60 s for its end"]
+    assert said == [f"{tmp_path} is in use by a run that continues at the server; waiting up to 60 s for its end"]
     assert not RunFolder(tmp_path).lock.is_in_use
 
 
 def test_a_start_does_not_wait_for_ever(tmp_path: Path) -> None:
     with (
         held(tmp_path / ".lock", 60),
-        pytest.raises(RunError, match=r"the run that writes there goes on; waited 0 s\. .*--resume once it has ended"),
+        pytest.raises(
+            RunError, match=r"the run that writes there is not finished; waited 0 s\. .*--resume once it has ended"
+        ),
     ):
         await_folder(tmp_path, 0, lambda text: None)
 

@@ -78,10 +78,10 @@ def test_a_folder_with_something_in_it_is_rejected(home: Path) -> None:
         ('"site-1", "site-2"', "1, 2", r"sites = \[1, 2, 'site-3'\]: expected a list of strings"),
         ("port =", "port = 99999 #", "port = 99999: expected a number from 1 to 65535"),
         ('names = ["localhost", "127.0.0.1"]', "names = []", "names = \\[\\]: expected a list of strings"),
-        ('listen = "127.0.0.1"', 'listen = ""', "listen = '': '' is no name or address of a machine"),
-        ('"127.0.0.1"]', '""]', r"names = \['localhost', ''\]: '' is no name or address of a machine"),
-        ('"127.0.0.1"]', '"a b"]', "'a b' is no name or address of a machine"),
-        ('"127.0.0.1"]', '"*"]', r"'\*' is no name or address of a machine"),
+        ('listen = "127.0.0.1"', 'listen = ""', "listen = '': '' is not a host name or address"),
+        ('"127.0.0.1"]', '""]', r"names = \['localhost', ''\]: '' is not a host name or address"),
+        ('"127.0.0.1"]', '"a b"]', "'a b' is not a host name or address"),
+        ('"127.0.0.1"]', '"*"]', r"'\*' is not a host name or address"),
         ('"127.0.0.1"]', '"bücher.example"]', "write 'bücher.example' as 'xn--bcher-kva.example'"),
         ('"site-1", "site-2"', '"site-1", "server"', "'server' is the name of the server's own folder"),
         ('"site-1", "site-2"', '"site-1", "Server"', "'Server' is the name of the server's own folder"),
@@ -177,7 +177,7 @@ def test_a_damaged_key_or_certificate_is_rejected_before_a_site_connects(
 ) -> None:
     with_keys(home)
     (home / "site-1" / name).write_text(text)
-    again = "bring back a whole one, or ask the operator of the server for another"
+    again = "restore it, or ask the operator of the server for another"
     assert refused_site(fssl, home) == f"{(home / 'site-1' / name).resolve()} is damaged; {again}"
 
 
@@ -203,7 +203,7 @@ def site_with(home: Path, server: str) -> SitePart:
     return site_part(home, "site-1")
 
 
-NO_HOST = "is no name or address of a machine"
+NO_HOST = "is not a host name or address"
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_flower_reads_the_names_of_folders(home: Path, monkeypatch: pytest.Monke
     words = programs.supernode(site, data, insecure=True)
     read = config.parse_config_args([words[words.index("--node-config") + 1]])
     assert read == {"partition-id": 0, "num-partitions": 3, "folder": str(site.folder), "data": str(data)}
-    with pytest.raises(UserError, match="no double quote"):
+    with pytest.raises(UserError, match="not contain a double quote"):
         programs.supernode(site, home / 'a"b', insecure=True)
 
 
@@ -501,7 +501,7 @@ def test_a_private_key_without_its_public_half_gets_it(home: Path) -> None:
     assert (private.read_bytes(), admitted.read_bytes()) == before
     admitted.unlink()
     private.write_text("half")
-    with pytest.raises(UserError, match="site-2/key is damaged; bring back a whole one, or remove it"):
+    with pytest.raises(UserError, match="site-2/key is damaged; restore it, or remove it"):
         make_keys(server, home)
 
 
@@ -539,7 +539,7 @@ def test_a_port_in_use_is_said_before_anything_is_started() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
-            UserError, match=f"^port {port} on 127.0.0.1: Address already in use; is it running already"
+            UserError, match=f"^port {port} on 127.0.0.1: Address already in use; stop the program that uses it"
         ):
             check_port("127.0.0.1", port)
     check_port("127.0.0.1", port)
@@ -589,7 +589,7 @@ def test_a_site_that_is_not_admitted_yet_tries_again(
     part, log = site_part(home, "site-1"), home / "site-1" / "x.log"
     with pytest.raises(RunError, match=f"site-1 ended: .*{end}"):
         sites.keep_connected(part, ["sh", "-c", FAKE.format(log=log, admitted=3)], log, said.append)
-    refused = "the server refuses this key: it was not admitted, or a program that has it is connected"
+    refused = "the server rejects this key: it was not admitted, or another program uses it"
     again = f"site-1: {refused} (after a restart this takes up to a minute); trying again for 1 minutes"
     assert said == ([again, "site-1: connected"] if patience > 0 else [])  # reported once, though rejected twice
 
@@ -602,7 +602,7 @@ def test_a_site_whose_key_was_withdrawn_does_not_try_again(home: Path, monkeypat
     words = "INFO : SuperNode ID: 1\nINFO : SuperNode terminated gracefully\nERROR : Failed to activate SuperNode"
     with pytest.raises(RunError) as error:
         sites.keep_connected(part, ["echo", words], log, lambda text: None)
-    why = "the server takes its key no longer, or somebody stopped Flower's program"
+    why = "the server no longer accepts its key, or Flower's program was stopped"
     assert str(error.value) == f"site-1 ended: {why} (log: {log})"
 
 
@@ -638,7 +638,7 @@ def test_a_site_shows_how_its_rounds_went_and_whether_the_server_answers(home: P
         "site-1: connected",
         "site-1: round 1: this site cannot take part: 'images' cannot be used, 1 problem:",
         "site-1:   unlabeled/a.png: an empty file",
-        "site-1: the server does not answer; it goes on trying",
+        "site-1: the server does not answer; trying again",
         "site-1: the server answers again",
         "site-1: round 2: answered after 3.1 s",
     ]
@@ -665,7 +665,7 @@ NO_ANSWER = r"the server does not answer at 127\.0\.0\.1:\d+; is `fssl deploy se
         ('{"success": false, "error-message": "Connection to the SuperLink\\nis unavailable."}', NO_ANSWER),
         (
             "Authentication failed. Please run flwr login",
-            r"was not started from .*/server, so it refuses this command$",
+            r"was not started from .*/server, so it rejects this command$",
         ),
         ("SuperLink connection 'deployment' not found in the configuration", "^the server has not been started yet: `"),
         ('{"success": false, "error-message": "no such run"}', "^`flwr ls deployment` failed: no such run$"),
@@ -844,7 +844,7 @@ def test_a_run_that_cannot_be_shown_continues(
     asked = asked_of_flower(part := with_keys(home), monkeypatch)
     with pytest.raises(RunError) as error:
         orders.start_run(part, orders.Wanted(DEALT, tmp_path / "out"), say)
-    goes_on = "it goes on at the server, and `fssl deploy start --resume` waits for it"
+    goes_on = "it continues at the server, and `fssl deploy start --resume` waits for it"
     assert str(error.value) == f"output: {why}, so the run cannot be followed; {goes_on}"
     assert [words[0] for words in asked] == ["run"]  # and nothing was stopped
 
@@ -870,7 +870,7 @@ def test_a_run_that_is_interrupted_is_stopped_at_the_server(
     assert Path(app).name == "fsslapp"
     assert said == [f"run 7 of 3 sites; folder {out}"]
     assert capsys.readouterr().err == (
-        f"fssl: stopped; finished rounds are kept in {out}: the same command with --resume goes on\n"
+        f"fssl: stopped; finished rounds are kept in {out}: the same command with --resume continues\n"
     )
 
 
@@ -980,14 +980,14 @@ def test_the_status_of_a_run_is_that_of_the_server(home: Path, monkeypatch: pyte
         orders.run_status(server_part(home), "7")
 
 
-GOES_ON = "once the server runs, the same command with --resume goes on"
+GOES_ON = "once the server runs, the same command with --resume continues"
 
 
 def test_a_run_that_dies_silently_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(RunError) as error:
         follow(tmp_path / "never", lambda: "finished:failed", lambda text: None, patience=0.0)
     why = "perhaps the server was stopped or restarted, or its disk is full"
-    ended = f"the run ended without a word (finished:failed), {why}"
+    ended = f"the run ended without a message (finished:failed), {why}"
     assert str(error.value) == f"{ended}; {GOES_ON} (log: {tmp_path}/superlink.log)"
 
 
@@ -1075,4 +1075,4 @@ def test_the_last_words_of_a_program(tmp_path: Path) -> None:
     log.write_text(f"ERROR: of another day\n2026-01-01 12:00:00 {NEW_START}INFO:   on\n")
     assert exit_reason(log) == f"INFO: on (log: {log})"
     log.write_text(f"ERROR: of another day\n2026-01-01 12:00:00 {NEW_START}")
-    assert exit_reason(log) == f"without a word (log: {log})"
+    assert exit_reason(log) == f"without a message (log: {log})"

@@ -78,7 +78,7 @@ def test_a_site_runs_nothing_but_what_is_installed_there(
     assert len(said) > 1, said
     assert f"this site has fssl {__version__}, code {code_digest()[:12]}; {why}" in said[1]
     assert said[1].startswith("round 1: client 0 is missing: rejected the server's app ")
-    assert "0 of 1 clients gave something usable" in said[-1]
+    assert "0 of 1 clients sent usable uploads" in said[-1]
     assert f"site-1: rejected the server's app {said[1].split('app ')[1][:12]}" in trial.programs["site-1"].said
     assert not mark.exists()
     assert not list((trial.home / "site-1" / "flwr").rglob("fsslapp*"))  # nothing was unpacked

@@ -77,7 +77,7 @@ def test_a_stranger_cannot_register_a_key_or_start_a_run(trial: Trial, evil: Pat
         said = flwr(evil, *words)
         assert "Authentication failed" in said
     stranger = trial.program("evil", "deploy", "site", "--home", str(evil))
-    stranger.until("the server refuses this key")
+    stranger.until("the server rejects this key")
     run = trial.start("refused", "train.rounds=1")
     assert run.ends() == 0, run.said
     assert reasons(trial, "refused") == {"2": "not connected"}
@@ -113,7 +113,7 @@ def test_of_two_nodes_for_a_site_neither_is_used(trial: Trial, evil: Path) -> No
     alone = trial.status()
     print(alone)
     assert "STRANGER" in alone
-    assert "registered as 'site-3') is none of the sites and gets no messages" in alone
+    assert "registered as 'site-3') is not one of the sites, so it gets no messages" in alone
     trial.site(3).until("connected")
     both = trial.status()
     print(both)
@@ -148,7 +148,7 @@ def test_a_second_program_with_a_sites_key_waits_outside(trial: Trial) -> None:
     path = copy / "site.toml"
     path.write_text(path.read_text().replace(f"port = {site.port}", f"port = {site.port + 2}"))
     second = trial.program("copy", "deploy", "site", "--home", str(copy))
-    print(second.until("refuses this key: it was not admitted, or a program that has it is connected"))
+    print(second.until("rejects this key: it was not admitted, or another program uses it"))
     trial.connected(3)
     second.stop()
 
@@ -167,8 +167,8 @@ def test_a_key_that_is_issued_again(trial: Trial) -> None:
     trial.programs["server"].stop()
     assert "withdrawn: node " in trial.server().said
     trial.programs["site-3"].ends(90)
-    assert "takes its key no longer" in trial.programs["site-3"].said
-    trial.program("old", "deploy", "site", "--home", str(old)).until("the server refuses this key")
+    assert "no longer accepts its key" in trial.programs["site-3"].said
+    trial.program("old", "deploy", "site", "--home", str(old)).until("the server rejects this key")
     trial.programs["old"].stop()
     trial.site(3).until("connected")
     trial.connected(3)
@@ -178,7 +178,7 @@ def test_a_key_that_is_issued_again(trial: Trial) -> None:
     server = trial.program("server", "deploy", "server", "--home", str(trial.home))
     assert server.ends(90) == 2
     print(server.said)
-    assert "site-3: this key was withdrawn, and Flower takes no key a second time" in server.said
+    assert "site-3: this key was withdrawn, and Flower never accepts a withdrawn key again" in server.said
     pub.write_bytes(after)
     trial.server()  # nothing was withdrawn for it
     trial.connected(3)

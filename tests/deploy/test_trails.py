@@ -56,7 +56,7 @@ def test_a_site_writes_what_came_and_what_left_and_no_values(tmp_path: Path) -> 
 
 def test_a_site_writes_why_it_rejected_an_order(tmp_path: Path) -> None:
     def reject(message: Message, context: Context) -> Message:
-        raise SiteError("privacy.aggregation = 'plain', but the operator of this site wants 'secagg+'")
+        raise SiteError("privacy.aggregation = 'plain', but the operator of this site requires 'secagg+'")
 
     with pytest.raises(SiteError):
         audited(order(), site(tmp_path), reject)

@@ -187,9 +187,9 @@ def test_a_site_that_wants_masks(trial: Trial) -> None:
     trial.programs["site-3"].stop()
     settings.write_text(usual.replace("# masked = true", "masked = true"))
     site = trial.site(3)
-    site.until("; masked uploads alone; log")
+    site.until("; only masked uploads; log")
     trial.connected(3)
-    why = "privacy.aggregation = 'plain', but the operator of this site wants 'secagg+' (masked in site.toml)"
+    why = "privacy.aggregation = 'plain', but the operator of this site requires 'secagg+' (masked in site.toml)"
     plain = trial.start("unmasked", "train.rounds=1")
     assert plain.ends() == 0, plain.said
     assert f"round 1: client 2 is missing: {why}\n" in plain.said
@@ -209,7 +209,7 @@ def test_a_site_leaves_a_masked_round(trial: Trial) -> None:
     run = trial.start("masked-leave", "train.rounds=12", "privacy.aggregation=secagg+")
     run.until("^round +1/12")
     trial.programs["site-3"].stop(signal.SIGTERM)
-    run.until("2 of 3 clients connected, 3 needed|0 of 3 clients gave something usable, 3 needed; once more")
+    run.until("2 of 3 clients connected, 3 needed|0 of 3 clients sent usable uploads, 3 needed; once more")
     trial.site(3)
     assert run.ends(600) == 0, run.said
     print(run.said)
@@ -353,7 +353,7 @@ def test_a_start_after_one_that_was_killed_waits(trial: Trial) -> None:
     again = trial.start("left", "train.rounds=15", resume=True)
     assert again.ends() == 0, again.said
     print(again.said)
-    assert "left is in use by a run that goes on at the server; waiting up to 600 s for its end" in again.said
+    assert "left is in use by a run that continues at the server; waiting up to 600 s for its end" in again.said
     expected = trial.local("left-local", "train.rounds=15")
     assert (trial.folder / "left" / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
 
@@ -363,7 +363,7 @@ def test_a_run_whose_start_cannot_write_its_output_continues(trial: Trial) -> No
     settings = [word for setting in (*TINY, "partition.clients=3", "train.rounds=15") for word in ("--set", setting)]
     with open("/dev/full", "wb") as full:
         done = subprocess.run([*COMMAND, "deploy", *words, *settings], stdout=full, stderr=subprocess.PIPE, text=True)
-    goes_on = "it goes on at the server, and `fssl deploy start --resume` waits for it"
+    goes_on = "it continues at the server, and `fssl deploy start --resume` waits for it"
     said = f"fssl: output: No space left on device, so the run cannot be followed; {goes_on}\n"
     assert (done.returncode, done.stderr) == (1, said)
     until = time.monotonic() + 120
@@ -372,7 +372,7 @@ def test_a_run_whose_start_cannot_write_its_output_continues(trial: Trial) -> No
         time.sleep(0.2)
     again = trial.start("unseen", "train.rounds=15", resume=True)
     assert again.ends() == 0, again.said
-    assert "unseen is in use by a run that goes on at the server" in again.said
+    assert "unseen is in use by a run that continues at the server" in again.said
     assert [line["clients"] for line in lines(trial.folder / "unseen")] == [[0, 1, 2]] * 15
 
 
@@ -383,7 +383,7 @@ def test_strangers_are_rejected(trial: Trial, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     shutil.copytree(mine, kept)
     strange = other.home / "site-3"
-    cases = {"key": "the server refuses this key", "ca.crt": "certificate verify failed"}
+    cases = {"key": "the server rejects this key", "ca.crt": "certificate verify failed"}
     for file, reason in cases.items():
         shutil.copy(strange / file, mine / file)
         print(f"another {file}: {trial.site(3).until(reason, 90)}")

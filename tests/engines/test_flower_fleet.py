@@ -138,7 +138,7 @@ def test_sites_with_the_same_file_give_the_bits_of_the_local_engine(tmp_path: Pa
     flower_client.workshop.cache_clear()
     (tmp_path / "site-2/own/my.py").write_text(OWN_FILE.replace("0.3", "0.4"))
     (result,) = Engine(federation, fleet_of(federation, catching(allowed), quorum=3)).rounds(1)
-    assert result.missing == [Missing(2, "my.py:mine: this site's own/my.py is not the one that the run means")]
+    assert result.missing == [Missing(2, "my.py:mine: this site's own/my.py differs from the run's file")]
 
 
 def last_states(folder: Path) -> list[str]:
@@ -207,7 +207,7 @@ def test_a_damaged_or_lost_state_is_named(tmp_path: Path) -> None:
     (file,) = tmp_path.rglob("*.safetensors")
     file.write_bytes(file.read_bytes()[:-1] + b"\7")
     for round in (1, 2):
-        what = f"state after round {round} is damaged or gone; remove state/{RUN}/client-0 in"
+        what = f"state after round {round} is damaged or missing; remove state/{RUN}/client-0 in"
         with pytest.raises(RunError, match=what):
             store.after(round)
     file.unlink()
@@ -241,16 +241,16 @@ BAD = {
     "lost": r"weights\.params\.\S+ is missing",
     "count": "num_samples is 1000000000000000, expected a whole number from 0 to 1e",
     "negative": "num_samples is -1",
-    "another": "it is of client 99, round 1",
+    "another": "it is from client 99, round 1",
     "garbage": "it cannot be read",
     "bytes": "it cannot be read: SafetensorError",
     "cut": "it cannot be read: SafetensorError",
     "name": "it cannot be read: KeyError",
     "empty": "its message has no 'upload'",
     "tally": "tally has a value that is not finite",
-    "huge": r"weights\.params\.\S+ is 3e\+38 away from what was sent, expected 1e\+04 at most",
+    "huge": r"weights\.params\.\S+ is 3e\+38 away from the broadcast value, expected 1e\+04 at most",
     "variance": r"weights\.buffers\.\S+running_var has a negative variance, -1",
-    "unknown": "it has 1 tensors that are not part of it, such as more",
+    "unknown": "it has 1 unexpected tensors, such as more",
     "weight": "num_samples is 100000000, but this client was dealt",
     "steps": "it counts -2 steps, expected 0 to 1e",
     "sums": r"tally has a value of 1e\+30, expected 1e\+09 at most",
@@ -369,7 +369,7 @@ def test_a_round_of_which_too_little_came_back_is_done_again(failures: int, tmp_
             attacked_upload(reply.content, "nan")
         return reply
 
-    check_tries(federation, handle, 2, failures, "1 of 3 clients gave something usable, 2 needed; tried 3 times")
+    check_tries(federation, handle, 2, failures, "1 of 3 clients sent usable uploads, 2 needed; tried 3 times")
 
 
 def check_tries(federation: Federation, handle: Handler, quorum: int, failures: int, end: str) -> None:
@@ -465,7 +465,7 @@ BAD_SUMS = {
     "bytes": "it cannot be read: SafetensorError",
     "none": "batches is 0, expected a whole number from 1 to 1e",
     "many": "batches is 1000000000000000",
-    "another": "it is of client 99, round 1",
+    "another": "it is from client 99, round 1",
 }
 
 
@@ -550,7 +550,7 @@ def test_a_measurement_that_too_few_answer_is_made_again_with_the_same_model(fai
                 bad_sums(reply.content, "nan")
         return reply
 
-    end = "round 1: 2 of 4 clients gave something usable, 3 needed; tried 3 times"
+    end = "round 1: 2 of 4 clients sent usable uploads, 3 needed; tried 3 times"
     check_tries(federation, handle, 3, failures, end)
     assert (orders.count("train"), orders.count(MEASURE), len(sent)) == (2, 4 + 3 * 4, 1)
 
@@ -575,7 +575,7 @@ def test_a_measurement_has_attempts_of_its_own(trained: int, tmp_path: Path) -> 
     engine = Engine(federation, fleet_of(federation, handle, said, quorum=3))
     assert digests(engine, 1) == digests(LocalEngine(federation), 1)
     again = [text for text in said if "once more" in text]
-    train, measure = (f"round 1: {n} clients gave something usable" for n in ("0 of 2", "2 of 4"))
+    train, measure = (f"round 1: {n} clients sent usable uploads" for n in ("0 of 2", "2 of 4"))
     assert [text.partition(",")[0] for text in again] == sorted([train, train, measure, measure], reverse=not trained)
 
 
@@ -606,11 +606,11 @@ def test_a_site_measures_only_its_own_client_and_not_with_masks(tmp_path: Path) 
     fleet = fleet_of(federation, catching(to_another), quorum=0)
     weights = Engine(federation, fleet).model()
     assert [*fleet.measure(1, weights)] == [
-        Missing(k, f"this site is client {3 - k}; asked for client {k}") for k in range(4)
+        Missing(k, f"this site is client {3 - k}, but the order is for client {k}") for k in range(4)
     ]
     masked = federation_of("privacy.aggregation=secagg+")
     fleet = fleet_of(masked, catching(honest), quorum=0)
-    why = "privacy.aggregation = 'secagg+', but the order is not part of it"
+    why = "privacy.aggregation = 'secagg+', but the order has no masks"
     assert [*fleet.measure(1, weights)] == [Missing(k, why) for k in range(4)]
 
 
@@ -964,7 +964,7 @@ def test_what_cannot_be_chosen_by_is_rejected_and_the_tuning_half_is_not(sites: 
 
     for more, why in {
         ("privacy.aggregation=secagg+", "privacy.max_weight=99"): "would not be masked",
-        ("records.metrics=macro_f1",): "report accuracy and loss alone",
+        ("records.metrics=macro_f1",): "report only accuracy and loss",
     }.items():
         with pytest.raises(UserError, match=rf"data\.validation = 0\.1: sites hold these images.* {why}"):
             server_dataset(own_config("sage", "partition.clients=3", "data.validation=0.1", *more), sites, 3)
@@ -1025,12 +1025,12 @@ def test_the_usual_bound_hides_small_parts(sites: Path) -> None:
 @pytest.mark.parametrize(
     ("sums", "why"),
     [
-        ({"training": [1.0, 1.0, 0.0]}, "has a part 'training' that is none"),
-        ({"test": [1.0, 1.0]}, "has a part 'test' that is none"),
+        ({"training": [1.0, 1.0, 0.0]}, "has a part 'training' that is unknown"),
+        ({"test": [1.0, 1.0]}, "has a part 'test' that is unknown"),
         ({"test": [5.0, 6.0, 0.0]}, r"score of the test part is \[5\.0, 6\.0"),
         ({"test": [0.0, 0.0, 0.0]}, r"score of the test part is \[0\.0"),
         ({"test": [5.0, 1.0, float("nan")]}, r"score of the test part is \[5\.0, 1\.0, nan"),
-        ({"test": 5.0}, "has a part 'test' that is none"),
+        ({"test": 5.0}, "has a part 'test' that is unknown"),
     ],
 )
 def test_a_score_that_cannot_be_is_rejected(sums: dict[str, Any], why: str) -> None:
@@ -1048,7 +1048,7 @@ def test_a_site_without_data_says_so(sites: Path) -> None:
     federation = Federation(prepare(config, server_dataset(config, sites, 3)))
     fleet = fleet_of(federation, catching(at_sites(sites.parent)), nodes=[0])
     result = next(iter(fleet.train(1, [0], Engine(federation, fleet).snapshot)))
-    assert result == Missing(0, "this site was started without --data, and the run wants each site's own images")
+    assert result == Missing(0, "this site was started without --data, but the run needs each site's own images")
 
 
 @pytest.mark.parametrize("clients", [2, 4])
@@ -1121,7 +1121,7 @@ def test_a_site_keeps_the_names_of_its_files_to_itself(
 
     fleet = fleet_of(federation, catching(handle), nodes=[0])
     result = next(iter(fleet.train(1, [0], Engine(federation, fleet).snapshot)))
-    assert result == Missing(0, f"{expected}; logs/supernode.log at the site tells why")
+    assert result == Missing(0, f"{expected}; see logs/supernode.log at the site")
     assert here in kept[0]
     line = f"fssl: round 1: this site cannot take part: {shown.format(images=images, place=place)}"
     assert line in capsys.readouterr().err  # which `fssl deploy site` passes on
@@ -1148,7 +1148,7 @@ def test_a_site_reports_skipped_files_only_locally(sites: Path, capsys: pytest.C
 
 def test_a_site_shows_what_a_run_asks_of_it() -> None:
     config = own_config("sage", "partition.clients=3", "train.rounds=1", "records.probes=losses")
-    plain = "a run of sage, 1 round: this site sends plain uploads, and the sums of steps and losses alone"
+    plain = "a run of sage, 1 round: this site sends plain uploads, and the sums of steps and losses only"
     assert flower_client.terms(config) == plain
     masked = replace(config, privacy=replace(config.privacy, aggregation="secagg+"))
     assert flower_client.terms(masked) == plain.replace("plain", "masked")

@@ -135,7 +135,7 @@ def test_another_app_is_answered_by_an_error_and_not_looked_into(what: str, says
     assert site.looked_into == 0
     assert answer.metadata.reply_to_message_id is not None
     assert site.rejected == [answer.error.reason]
-    assert f"rejected the server's app {fab.hash_str[:12]}, nothing of it was run" in answer.error.reason
+    assert f"rejected the server's app {fab.hash_str[:12]}, without running it" in answer.error.reason
     assert f"this site has fssl {__version__}, code {code_digest()[:12]}" in answer.error.reason
 
 

@@ -295,13 +295,13 @@ def ordered(sites: Sites, federation: Federation, kind: str, run: str = "", **mo
 def test_an_order_without_masks_is_rejected() -> None:
     """Also one that looks as if it were part of SecAgg+: Flower's mod leaves types other than its own as they are."""
     federation, pretended = federation_of(MASKED), {SECAGG: ConfigRecord({"stage": "collect_masked_vectors"})}
-    refused = "privacy.aggregation = 'secagg+', but the order is not part of it"
+    refused = "privacy.aggregation = 'secagg+', but the order has no masks"
     assert refused in ordered(Sites(), federation, MessageType.TRAIN)
     assert refused in ordered(Sites(), federation, f"{MessageType.TRAIN}.default", **pretended)
     assert refused in ordered(Sites(), federation, MEASURE, **pretended)
 
 
-WANTED = "privacy.aggregation = 'plain', but the operator of this site wants 'secagg+' (masked in site.toml)"
+WANTED = "privacy.aggregation = 'plain', but the operator of this site requires 'secagg+' (masked in site.toml)"
 
 
 def test_a_site_whose_operator_wants_masks_takes_part_in_masked_rounds_alone(
@@ -313,7 +313,7 @@ def test_a_site_whose_operator_wants_masks_takes_part_in_masked_rounds_alone(
     plain = federation_of()
     monkeypatch.setattr(flower_client, "prepare", lambda *given: pytest.fail("it looks for its images"))
     sites.seen.clear()
-    with pytest.raises(RunError, match="round 1: 0 of 3 clients gave something usable, 1 needed"):
+    with pytest.raises(RunError, match="round 1: 0 of 3 clients sent usable uploads, 1 needed"):
         one_round(engine_of(plain, sites, said, run=RUN))
     drawn = sorted(plain.drawn_clients(1))
     assert said[:3] == [f"round 1: client {k} is missing: {WANTED}" for k in drawn]
@@ -333,7 +333,7 @@ def test_only_a_plain_false_means_that_masks_are_not_wanted(masked: str, is_refu
 def test_a_site_takes_no_order_of_a_simulation(tmp_path: Path) -> None:
     """Such an order names no run, and no setting of a site would count for it."""
     sites = Sites(folder=tmp_path)
-    refused = "the order is one of a simulation; this site takes those of `fssl deploy start` alone"
+    refused = "the order comes from a simulation; this site accepts only orders of `fssl deploy start`"
     for kind in (MessageType.TRAIN, MEASURE):
         assert refused in ordered(sites, federation_of(), kind)
 
@@ -425,7 +425,7 @@ def test_two_may_leave_one_early_and_one_late() -> None:
 def test_a_mean_of_two_is_never_opened() -> None:
     federation, said = federation_of(MASKED), []
     sites = Sites(leaving("collect_masked_vectors", federation.drawn_clients(1)[0]))
-    with pytest.raises(RunError, match="round 1: 0 of 3 clients gave something usable, 3 needed; tried 3 times"):
+    with pytest.raises(RunError, match="round 1: 0 of 3 clients sent usable uploads, 3 needed; tried 3 times"):
         one_round(engine_of(federation, sites, said))
     assert {stage for stage, _, _ in sites.seen} == {"setup", "share_keys", "collect_masked_vectors"}
     assert sum("once more" in text for text in said) == 2
@@ -438,7 +438,7 @@ def test_nothing_is_opened_that_would_not_be_used() -> None:
     """Four of five are enough for SecAgg+, and the operator wants five: the next try may have one more."""
     federation = federation_of(MASKED, *UNEQUAL)
     sites = Sites(leaving("collect_masked_vectors", federation.drawn_clients(1)[0]))
-    with pytest.raises(RunError, match="0 of 5 clients gave something usable, 5 needed"):
+    with pytest.raises(RunError, match="0 of 5 clients sent usable uploads, 5 needed"):
         one_round(engine_of(federation, sites, quorum=5))
     assert "unmask" not in {stage for stage, _, _ in sites.seen}
 
@@ -531,9 +531,9 @@ def test_an_answer_of_another_form_stops_the_round_and_not_the_server(how: Calla
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [
-        ("privacy.range=0.01", r"weights\.params\.\S+ has a value of \S+; privacy\.range is 0\.01"),
-        ("privacy.max_weight=1", r"its weight in the mean is \d+; privacy\.max_weight is 1"),
-        ("train.lr=1e30", r"weights\.\S+ has a value of (nan|inf); privacy\.range is 64"),
+        ("privacy.range=0.01", r"weights\.params\.\S+ has a value of \S+, not below privacy\.range = 0\.01"),
+        ("privacy.max_weight=1", r"its weight in the mean is \d+, above privacy\.max_weight = 1"),
+        ("train.lr=1e30", r"weights\.\S+ has a value of (nan|inf), not below privacy\.range = 64"),
     ],
 )
 def test_what_rounding_would_spoil_is_rejected_by_the_client(setting: str, reason: str) -> None:
@@ -576,4 +576,4 @@ def test_what_does_not_go_together(settings: tuple[str, ...], line: str, tiny_da
 
 def test_a_run_says_how_much_the_masks_hide() -> None:
     (line,) = privacy_notes(tiny_config(MASKED))
-    assert line == "privacy: secagg+ hides uploads from a glance, not from an attack: mask seeds have 28 bits"
+    assert line == "privacy: secagg+ hides uploads from a reader, not from an attacker: mask seeds have 28 bits"

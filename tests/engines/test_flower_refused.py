@@ -116,7 +116,7 @@ def test_a_deployments_run_is_not_resumed_without_its_sites(
         cli.main()
     (tmp_path / "run/deployment.json").write_text('{"run": "0123456789abcdef"}')
     words = ("run", "smoke", "--set", "train.rounds=2", "--out", str(tmp_path / "run"), "--resume")
-    assert "is a deployment's run, its clients' states are at the sites" in refused(*words)
+    assert "is a deployment's run, whose sites keep the clients' states" in refused(*words)
 
 
 @pytest.mark.parametrize(
@@ -203,6 +203,8 @@ def test_what_a_cluster_over_several_machines_opens_is_said_before_it_is_joined(
     monkeypatch.setattr(simulation, "check_address", lambda address: None)
     monkeypatch.setattr(ray, "init", join)
     config = parse({"compute": {"engine": "flower", "ray_address": "HEAD:6379"}})
-    said = "joined after: fssl: WARNING: compute.ray_address = 'HEAD:6379': .*runs code for whoever reaches these ports"
+    said = (
+        "joined after: fssl: WARNING: compute.ray_address = 'HEAD:6379': .*runs code for anyone who reaches these ports"
+    )
     with pytest.raises(UserError, match=said), simulation.cluster(config, {}):
         pass

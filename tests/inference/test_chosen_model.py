@@ -256,7 +256,7 @@ def test_no_file_of_measures_is_written_over(name: str, run: Path, fssl: Fssl) -
 def test_a_run_folder_keeps_its_own_measures(more: list[str], run: Path, fssl: Fssl) -> None:
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     code, _, said = fssl("predict", run, "--out", "p.csv", "--measures", run, *more)
-    expected = f"fssl: {run}: is a run folder; expected another one, such as {run}/measures (--measures)\n"
+    expected = f"fssl: {run}: is a run folder; choose another one, such as {run}/measures (--measures)\n"
     assert (code, said) == (2, expected)
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
 
@@ -266,7 +266,7 @@ def test_no_measures_without_the_truth(run: Path, fssl: Fssl) -> None:
     Path("flat").mkdir()
     next(Path("sites/test/3").iterdir()).rename("flat/a.png")
     said = fssl("predict", run, "flat", "--out", "p.csv", "--measures", "measures").out
-    assert "measures is not written: not every image lies in a folder that is called like a class" in said
+    assert "measures is not written: because some images are not in a folder named like a class" in said
     assert not Path("measures").exists()
 
 

@@ -351,7 +351,7 @@ def test_what_cannot_be_used_is_rejected_and_nothing_is_written(run: Path, fssl:
         ([run, "empty"], "no image, expected .png"),
         ([run, "bad"], "cut.png: not a PNG, JPEG, WebP, TIFF, BMP or DICOM image"),
         ([run, "bad/notes.txt"], "has no image suffix"),
-        ([run, "bad", "--data-dir", "bad"], "leave it out, or the images"),
+        ([run, "bad", "--data-dir", "bad"], "the folder of the run's own test images; remove one"),
         ([run, "--out", "labels.txt"], "ends with .csv"),
         ([run, "--out", "empty"], "ends with .csv"),
         ([run, "--out", "bad/notes.txt/labels.csv"], "notes.txt is a file"),

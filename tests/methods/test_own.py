@@ -529,7 +529,7 @@ def test_a_step_that_leaves_the_schedule_out_is_rejected(fssl: Fssl) -> None:
     own = ("--set", "method.name=constant.py:mine", "--set", "train.schedule=cosine")
     code, _, said = fssl("run", "smoke", *SMALL, *own, "--out", "out")
     assert (code, said.count("\n")) == (2, 1), said
-    assert "method 'constant.py:mine': train.schedule or train.cooldown moves the rate" in said
+    assert "method 'constant.py:mine': train.schedule or train.cooldown has no effect" in said
     assert not Path("out").exists()
 
 
@@ -613,7 +613,7 @@ def test_a_step_that_fails_is_named_saved_and_can_be_taken_again(fssl: Fssl, job
     Path("fails.py").write_text(FAILS)
     grid = ["--set", "grid.seed=[7, 8]", "--jobs", jobs]
     place = (
-        r"round 2, client \d, step 2: KeyError: 'absent'; `fssl replay (\S+)` .* \(fails\.py, line 10; all of it: \S+\)"
+        r"round 2, client \d, step 2: KeyError: 'absent'; `fssl replay (\S+)` .* \(fails\.py, line 10; traceback: \S+\)"
     )
     for words, runs in (([], 1), (grid, 2)) if jobs == "1" else ((grid, 2),):
         code, _, said = fssl(
@@ -632,11 +632,11 @@ def test_a_step_that_fails_is_named_saved_and_can_be_taken_again(fssl: Fssl, job
     Path(found[0]).with_name("fails.py").write_text(FAILS.replace("== 2", "== 3"))
     loaded.cache_clear()
     said = fssl("replay", found[0]).err
-    assert "its method.name = 'fails.py:mine' is not that of its run folder; check it, then trust it (--trust)" in said
+    assert "its method.name = 'fails.py:mine' differs from its run folder's; check it, then trust it (--trust)" in said
     Path("fails.py").write_text(FAILS.replace("== 2", "== 3"))
     assert "has changed: method.digest is" in fssl("replay", found[0], "--trust").err
     Path("no.safetensors").write_bytes(b"nothing")
-    assert fssl("replay", "no.safetensors").err.startswith("fssl: no.safetensors is no saved step")
+    assert fssl("replay", "no.safetensors").err.startswith("fssl: no.safetensors is not a saved step")
 
 
 ODD_FACTS = ("[" * 10**5, "[]", "3", "null", "{}", '{"config": 3}', '{"config": "a = [[", "client": 0, "where": ""}')
@@ -647,7 +647,7 @@ def test_a_saved_step_with_odd_facts_is_rejected(fssl: Fssl, facts: str) -> None
     save_file({"x": torch.zeros(1)}, "odd.safetensors", {"failed-step": facts})
     code, _, said = fssl("replay", "odd.safetensors")
     assert (code, said.count("\n")) == (2, 1)
-    assert said.startswith("fssl: odd.safetensors is no saved step (")
+    assert said.startswith("fssl: odd.safetensors is not a saved step (")
 
 
 FORGETS = """
@@ -719,14 +719,14 @@ def test_the_file_is_run_once() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("my.py", "which function of the file? Write my.py:FUNCTION"),
+        ("my.py", "names no function of the file; write my.py:FUNCTION"),
         ("my.py:yours", "there is no function 'yours' in my.py"),
         ("my.py:text", "there is no function 'text' in my.py"),
         ("my.py:Mine", "'Mine' is a class; give the function that builds it, my.py:FUNCTION"),
         ("my.py:number", "is 'int', expected a fssl.methods.Method"),
         ("my.py:mine+sagee", "plug-in 'sagee' is unknown; did you mean 'sage'?"),
         ("my.py:needs", "cannot be built: TypeError: needs() missing 1 required positional argument"),
-        ("my.py+sage", "which function of the file? Write my.py:FUNCTION"),
+        ("my.py+sage", "names no function of the file; write my.py:FUNCTION"),
         ("broken.py:mine", "broken.py cannot be loaded: SyntaxError"),
         ("script.py:mine", "script.py cannot be loaded: SystemExit: 3"),
         ("exits.py:mine", "method 'exits.py:mine' cannot be built: SystemExit: 4"),
@@ -769,10 +769,10 @@ def test_a_site_runs_its_own_file_and_only_as_allowed(tmp_path: Path) -> None:
     assert asked("/far/away/my.py:mine+sage") == f"{own}:mine+sage"
     refused("has not allowed it", name="my.py:needs")
     refused("has not allowed it", name="your.py:mine")
-    refused("is not the one that the run means", digest=None)
-    refused("is not the one that the run means", digest="0" * 16)
+    refused("differs from the run's file", digest=None)
+    refused("differs from the run's file", digest="0" * 16)
     own.write_text(CHANGED)
-    refused("is not the one that the run means")
+    refused("differs from the run's file")
     own.unlink()
     Path("my.py").write_text(FILE)
     refused("this site has no file own/my.py", name="my.py:mine")  # in the working folder there is one
@@ -789,7 +789,7 @@ def test_an_order_names_the_file_for_a_process_in_another_folder(tmp_path: Path)
     run = check(server_part(tmp_path / "home"), tables, tmp_path / "out", False)
     assert run.method.name == f"{tmp_path.resolve()}/my.py:mine+sage"
     assert needed_at_sites(run) == [
-        "my.py:mine: sites take part that have the same file in own/ and allow it in site.toml"
+        "my.py:mine: only sites with the same file in own/ that allow it in site.toml take part"
     ]
 
 
@@ -951,9 +951,9 @@ REFUSED = {
     "groups": "its `recipe` sets chooses=True, which needs sweep=True",
     "epoch": "its `recipe` sets chooses=True, which needs sweep=True",
     "numbers": r"the `numbers` of its recipe have \d+ rows; expected one for each of \d+ steps",
-    "unseen": "its step fails: NotImplementedError: a method whose recipe has sweep=True has a `visit`",
+    "unseen": "its step fails: NotImplementedError: a method whose recipe has sweep=True must define `visit`",
     "forgets": r"its visit returns the client's state without 'mine\.table'",
-    "unchosen": "its step fails: NotImplementedError: a method whose recipe has chooses=True has a `chosen`",
+    "unchosen": "its step fails: NotImplementedError: a method whose recipe has chooses=True must define `chosen`",
     "floats": r"its `chosen` returns float32 \[\d+\]; expected a boolean for each slot of the pool",
     "square": r"its `chosen` returns bool \[\d+, 10\]; expected",
     "few": r"its `chosen` returns bool \[3\]; expected",
@@ -1054,4 +1054,4 @@ def test_a_mean_over_no_clients_is_named(fssl: Fssl) -> None:
     words = ("--set", "method.name=own.py:mine", "--set", "partition.labels=server")
     code, _, said = fssl("run", "smoke", *SMALL, *words, "--out", "out")
     assert (code, said.count("\n")) == (1, 1), said
-    assert "round 1: the method's `aggregate` gives a model without " in said
+    assert "round 1: the method's `aggregate` returns a model without " in said

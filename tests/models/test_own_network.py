@@ -179,14 +179,14 @@ def test_the_batch_counter_is_dropped() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("net.py", "network 'net.py': which function of the file? Write net.py:FUNCTION"),
+        ("net.py", "network 'net.py': names no function of the file; write net.py:FUNCTION"),
         ("resnet9", "did you mean 'resnet8'?"),
         ("absent.py:net", "there is no file"),
         ("net.py:absent", "network 'net.py:absent': there is no function 'absent' in net.py"),
         ("net.py:two", "network 'net.py:two' cannot be built: TypeError: two() takes 2 positional arguments"),
         ("net.py:number", "network 'net.py:number' is 'int', expected a torch.nn.Module"),
         ("net.py:headless", "its last layer must be self.head = fssl.models.Head(features, classes)"),
-        ("net.py:headlong", "network 'net.py:headlong': its head is frozen (requires_grad), and must learn"),
+        ("net.py:headlong", "network 'net.py:headlong': its head is frozen; set requires_grad"),
         ("net.py:lazy", "'norm.weight' has no shape yet; give the layer its number of inputs"),
         ("net.py:counter", "buffer 'seen' is torch.int64, which clients cannot average"),
         ("net.py:dropout", "draws random numbers (dropout?)"),

@@ -37,10 +37,10 @@ def test_without_timm_it_is_one_line(fssl: Fssl, monkeypatch: pytest.MonkeyPatch
         (["model.name=timm:resnet19", "model.width=4"], "is unknown to timm"),
         (["model.name=timm:resnet19", "model.width=4"], "did you mean timm:resnet18?"),
         (["model.name=timm:hf-hub:someone/something", "model.width=4"], "is unknown to timm"),
-        (["model.name=timm:resnet18"], "model.width = 1: network 'timm:resnet18' has one width"),
+        (["model.name=timm:resnet18"], "model.width = 1: network 'timm:resnet18' has a single width"),
         (
             ["model.name=timm:resnet18", "model.norm=group"],
-            "model.norm = 'group': network 'timm:resnet18' has no choice",
+            "model.norm = 'group': network 'timm:resnet18' has no such choice",
         ),
         (["model.name=timm:swin_tiny_patch4_window7_224", "model.width=4"], "network 'timm:swin_tiny"),
     ],

@@ -163,14 +163,14 @@ def test_a_digit_that_was_changed_is_computed_again_or_rejected(run: Path, fssl:
     record.write_text("".join([*lines[:3], forged[3]]))
     answer = fssl("compare", "run")
     skipped = "run/rounds.jsonl: line 4 is damaged or half-written, and skipped"
-    assert f"{skipped}; `fssl records accept` seals an edited record anew\n" in answer.out
+    assert f"{skipped}; `fssl records accept` accepts an edited record\n" in answer.out
     assert f"{skipped}; `fssl records accept`" in fssl("show", "run").out
     record.write_text("".join([*lines[:3], lines[3][:50]]))  # half of it, which nobody edited
     assert f"{skipped}\n" in fssl("compare", "run").out
     record.write_text("".join(forged[:2]))
     answer = fssl("show", "run")
     assert (answer.code, answer.err.count("\n")) == (2, 1)
-    assert "no line of rounds.jsonl can be read; `fssl records accept` seals an edited record anew" in answer.err
+    assert "no line of rounds.jsonl can be read; `fssl records accept` accepts an edited record" in answer.err
     record.write_text("".join([*lines[:3], forged[3]]))
     answer = again(fssl)
     assert answer.code == 0
@@ -213,13 +213,13 @@ def test_an_edited_record_is_left_out_until_it_is_accepted(run: Path, fssl: Fssl
         answer = fssl(command, "run")
         assert (answer.code, "config.toml" in answer.err) == (2, True)
     said = accept(fssl)
-    assert (said.code, said.out.startswith("run: sealed anew (config.toml")) == (0, True)
+    assert (said.code, said.out.startswith("run: accepted (config.toml")) == (0, True)
     (accepted,) = package.runs(run)
     assert (accepted.config.train.lr, len(accepted.lines), accepted.remark) == (0.3, 4, "a typing error")
     remark = "an edited record, accepted: a typing error"
     out = fssl("compare", "run", "--tex", "t.tex").out
     assert "7!" in out
-    assert "! a record that was edited since it was written, and accepted" in out
+    assert "! a record that was edited and accepted" in out
     assert f"run: {remark}" in out
     assert "(! edited records, accepted)" in Path("t.tex").read_text()
     assert remark in fssl("show", "run").out

@@ -73,7 +73,7 @@ def test_a_partition_is_no_pipe(fssl: Fssl) -> None:
     os.mkfifo("pipe")
     for file in ("pipe", "/dev/zero"):
         said = fssl("run", "smoke", *SMALL, "--set", f"partition.file={file}")
-        assert (said.code, said.err) == (2, f"fssl: partition.file = '{file}' is no ordinary file\n")
+        assert (said.code, said.err) == (2, f"fssl: partition.file = '{file}' is not a regular file\n")
 
 
 def test_a_compressed_state_dict_is_not_inflated(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_compressed_state_dict_is_not_inflated(tmp_path: Path) -> None:
         for entry in source.infolist():
             target.writestr(entry.filename, source.read(entry))
     assert (tmp_path / "a.pt").stat().st_size < 2**20
-    with pytest.raises(UserError, match="is compressed, as torch saves none"):
+    with pytest.raises(UserError, match="is compressed, unlike files that torch saves"):
         read_state_dict(tmp_path / "a.pt")
 
 
@@ -140,7 +140,7 @@ def test_replay_runs_the_folders_copy_alone(failed: Path, fssl: Fssl) -> None:
     Path("run/mine.ran").unlink()
     said = fssl("replay", SAVED)
     assert (said.code, said.err.count("\n")) == (2, 1)
-    assert f"{SAVED}: its method.name = 'mine.py:mine' is not that of its run folder; check it" in said.err
+    assert f"{SAVED}: its method.name = 'mine.py:mine' differs from its run folder's; check it" in said.err
     assert not Path("mine.ran").exists()
 
 
@@ -153,7 +153,7 @@ def test_replay_reads_images_of_its_run_alone(failed: Path, fssl: Fssl) -> None:
     said = fssl("replay", SAVED)
     assert (said.code, said.err.count("\n")) == (2, 1)
     assert (
-        f"{SAVED}: its data.dir = '/etc' is not that of its run folder; check it, then trust it (--trust)" in said.err
+        f"{SAVED}: its data.dir = '/etc' differs from its run folder's; check it, then trust it (--trust)" in said.err
     )
 
 
@@ -165,4 +165,4 @@ def test_a_changed_step_is_damaged(failed: Path, fssl: Fssl) -> None:
     failed.write_bytes(data)
     said = fssl("replay", SAVED)
     assert (said.code, said.err.count("\n")) == (2, 1), said.err
-    assert said.err.startswith(f"fssl: {SAVED} is no saved step (")
+    assert said.err.startswith(f"fssl: {SAVED} is not a saved step (")

@@ -419,7 +419,7 @@ def test_a_checkpoint_with_unknown_content_is_rejected(tmp_path: Path) -> None:
     saved = checkpoints.load(marks, print)
     assert saved is not None
     checkpoints.save(4, {**saved.tensors, "clients.1.table": torch.zeros(1)}, saved.parts, marks[4])
-    with pytest.raises(UserError, match=r"the checkpoint does not fit: nothing is called clients\.1\.table here"):
+    with pytest.raises(UserError, match=r"the checkpoint does not fit: this version does not know clients\.1\.table"):
         go(tmp_path / "run")
 
 
@@ -549,7 +549,7 @@ def test_a_cooldown_that_was_changed_in_the_settings_shows(tmp_path: Path) -> No
     file = tmp_path / "run" / "config.toml"
     file.write_text(file.read_text().replace("cooldown = 3", "cooldown = 0"))
     fault = "config.toml was edited: round 4 was trained with another learning rate"
-    assert find_runs_fault(tmp_path) == f"{fault}; `fssl records accept` seals an edited record anew"
+    assert find_runs_fault(tmp_path) == f"{fault}; `fssl records accept` accepts an edited record"
     with pytest.raises(UserError, match=r"train.rounds = 9 would change the learning rate of round 4"):
         run_experiment(prepare(config(*SHORT, "train.rounds=9")), tmp_path / "run", Quiet(), resume=True)
     assert accept(RunFolder(tmp_path / "run"), "no cooldown") == fault

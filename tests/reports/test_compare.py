@@ -759,7 +759,7 @@ def test_how_far_a_method_has_come_is_how_far_all_its_seeds_have(
         settings = (f"method.name={method}", f"seed={seed}", "train.rounds=4")
         write_run(tmp_path / f"{method}{seed}", [50.0] * rounds, *settings)
     compare_runs(console, [tmp_path])
-    assert "Not as far as the others, so not compared: sage (round 1 of 4)." in said(capsys)
+    assert "Shorter than the others, so not compared: sage (round 1 of 4)." in said(capsys)
 
 
 @pytest.mark.parametrize("key", ["data.mean", "data.classes"])
@@ -832,7 +832,7 @@ def test_unfinished_runs_have_a_star(tmp_path: Path, capsys: pytest.CaptureFixtu
     compare_runs(console, [tmp_path], Files(tex=tmp_path / "t.tex"))
     text = said(capsys)
     assert "sage 7 8* 62.50 ± 10.61" in text
-    assert "* unfinished: the last of its rounds so far" in text
+    assert "* unfinished: the mean of its last rounds so far" in text
     assert "over seeds 7 8* (* unfinished)" in (tmp_path / "t.tex").read_text()
 
 

@@ -61,8 +61,8 @@ def test_runs_of_several_measures_are_compared_by_accuracy(tmp_path: Path, capsy
     write_two(tmp_path / "plain", "seed=8")
     text = said(capsys, tmp_path)
     assert "In percent: test accuracy" in text
-    assert "several headline measures (accuracy, macro_f1): --measure chooses one" in text
-    assert "several headline measures" not in said(capsys, tmp_path, measure="macro_f1")
+    assert "different headline measures (accuracy, macro_f1); choose one with --measure" in text
+    assert "different headline measures" not in said(capsys, tmp_path, measure="macro_f1")
 
 
 def test_the_csv_file_has_every_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,7 +110,7 @@ def test_the_conclusions_name_the_leader_and_where_sage_does_not_lead(tmp_path: 
     ]
     write_run(tmp_path / "runs/c", [40.0], 'method.name="fedavg"', "seed=7")
     (task,) = report(tmp_path)["tasks"]
-    assert task["words"][-2:] == ["Over fewer seeds than the others: FedAvg.", short]
+    assert task["words"][-2:] == ["With fewer seeds than the others: FedAvg.", short]
 
 
 def test_what_cannot_be_compared_is_named_and_has_no_rank(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_what_cannot_be_compared_is_named_and_has_no_rank(tmp_path: Path) -> Non
     assert task["groups"][task["leader"]]["name"] == "FixMatch-LPL"
     assert task["words"] == [
         *("FixMatch-LPL and SAGE are level.", "Seed 7."),
-        "Not as far as the others, so not compared: FlexMatch (round 11 of 12).",
+        "Shorter than the others, so not compared: FlexMatch (round 11 of 12).",
         "With the true labels, an upper bound: FedAvg-SL (90.00 %), FixMatch-LPL + oracle (80.00 %).",
     ]
 

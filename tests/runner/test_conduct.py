@@ -52,7 +52,7 @@ def test_an_error_of_a_run_that_has_its_folder_is_written_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conduct, "LocalEngine", breaks)
-    with pytest.raises(RunError, match=r"TypeError: nobody foresaw this \(all of it: .*error\.txt\)"):
+    with pytest.raises(RunError, match=r"TypeError: nobody foresaw this \(traceback: .*error\.txt\)"):
         conduct.run_experiment(prepare(tiny_config("train.rounds=1")), tmp_path / "run", Quiet())
     assert "in breaks" in (tmp_path / "run/error.txt").read_text()
 

@@ -19,7 +19,9 @@ def config_of(shape: str, method: str, settings: list[str]) -> Config:
     if shape not in SHAPES:
         raise unknown("--shape", shape, SHAPES)
     if shape == "paper" and (given := [s for s in settings if s.startswith("data.")]):
-        raise UserError(f"--set {given[0]}: --shape paper has images of its own; leave it out, or use --shape demo")
+        raise UserError(
+            f"--set {given[0]}: no effect with --shape paper, which has its own images; remove it, or use --shape demo"
+        )
     tables = PAPER if shape == "paper" else {k: v for k, v in read_toml("demo").items() if k != "grid"}
     return only_run(override(tables, [f"method.name={method}", *settings]))
 

@@ -34,7 +34,7 @@ def busy_warning() -> list[str]:
     """Return a warning if other programs used the machine in the last minute."""
     load, number = os.getloadavg()[0], cores()
     where = f"load {load:.1f} on {several(number, 'core')}"
-    text = f"WARNING: the machine is busy ({where}): times and the ratio say little"
+    text = f"WARNING: the machine is busy ({where}): times and ratio are unreliable"
     return [text] if load > BUSY * number else []
 
 

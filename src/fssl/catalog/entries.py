@@ -134,8 +134,8 @@ def footnote() -> str:
     where = f"{known['device']}, {known['shape']} shape" if known["methods"] else "not measured yet"
     where += "".join(f"; `{name}` on {m['device']}" for name, m in known["methods"].items() if "device" in m)
     return (
-        "MB: down to and up from one client in a round, ResNet-8x4 with 10 classes;"
+        "MB: received and sent by one client per round, ResNet-8x4 with 10 classes;"
         " `server.broadcast_momentum` sends the parameters down twice."
         f" step: time of a training step relative to `{BASELINE}` ({where})."
-        " follows: what decides labels, losses and means; batches and optimizer are the protocol's."
+        " follows: the source of labels, losses and means; batches and optimizer follow the protocol."
     )

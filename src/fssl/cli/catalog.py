@@ -1,4 +1,4 @@
-"""Commands that list what there is: `fssl methods`, `fssl datasets`, `fssl presets` and `fssl docs`."""
+"""Commands that list what fssl offers: `fssl methods`, `fssl datasets`, `fssl presets` and `fssl docs`."""
 
 import shlex
 from pathlib import Path
@@ -11,13 +11,13 @@ from .options import console, say
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="One method, with plug-ins or without: its settings too.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Describe this method, with its settings.")] = None,
 ) -> None:
-    """List the methods: what each does, sends and keeps, what a step costs, and which source it follows.
+    """List the methods: their idea, traffic, state, cost of a step, and source.
 
-    `X+sage` is method X with the plug-in sage on it, for any X with pseudo-labels.
+    `X+sage` adds the plug-in sage to method X, for any X with pseudo-labels.
 
-    Example: `fssl methods fedloke`: what it does, its settings, bytes and costs in full
+    Example: `fssl methods fedloke`: its idea, settings, traffic and costs
     """
     from ..catalog.listings import overview, print_method
 
@@ -28,38 +28,40 @@ def methods(
 
 
 def datasets(
-    check: Annotated[Path | None, typer.Option(help="Count the images in this folder and name every problem.")] = None,
+    check: Annotated[Path | None, typer.Option(help="Count the images in this folder and list all problems.")] = None,
     classes_of: Annotated[
         str | None,
-        typer.Option(metavar="CONFIG", help="With --check: reject classes that data.classes of this file lacks."),
+        typer.Option(
+            metavar="CONFIG", help="With --check: reject classes that are missing from data.classes of this file."
+        ),
     ] = None,
     export_digits: Annotated[Path | None, typer.Option(help="Write the digits here as PNG files of 3 sites.")] = None,
-    labels_at_server: Annotated[bool, typer.Option(help="With --export-digits: the server has the labels.")] = False,
+    labels_at_server: Annotated[bool, typer.Option(help="With --export-digits: put the labels at the server.")] = False,
     cache: Annotated[bool, typer.Option("--cache", help="List the decoded images in the cache.")] = False,
     clear_cache: Annotated[
         bool, typer.Option("--clear-cache", help="Remove all decoded images from the cache.")
     ] = False,
 ) -> None:
-    """List the datasets and where each comes from, or look at a folder of your own images.
+    """List the datasets and their sources, or check a folder of your own images.
 
-    `digits` and `synthetic` need no files. `folder` is your own images: `clients/NAME/labeled/CLASS/*`,
-    `clients/NAME/unlabeled/*` and `test/CLASS/*`, PNG, JPEG, WebP, TIFF, BMP or DICOM of any size; with
-    partition.labels=server the labeled ones are in `server/CLASS/*`. `imagefolder` is a labeled dataset of your own,
-    `train/CLASS/*` and `test/CLASS/*`, dealt out by [partition]. The others are read from the hub's Parquet files,
-    decoded once.
+    `digits` and `synthetic` need no files. `folder` reads your own images by client: `clients/NAME/labeled/CLASS/*`,
+    `clients/NAME/unlabeled/*` and `test/CLASS/*`; with partition.labels=server, labeled images are in
+    `server/CLASS/*`. `imagefolder` reads your own labeled dataset, `train/CLASS/*` and `test/CLASS/*`, and divides it
+    among simulated clients. Images may be PNG, JPEG, WebP, TIFF, BMP or DICOM of any size. The other datasets are
+    Parquet files of the Hugging Face hub, decoded once.
 
-    Example: `fssl datasets --check sites`: what a folder holds, and whether every image can be read
+    Example: `fssl datasets --check sites`: count the images, and test whether each can be read
     """
     if labels_at_server and not export_digits:
-        raise UserError("--labels-at-server goes with --export-digits DIR: give both")
+        raise UserError("--labels-at-server has no effect without --export-digits DIR; add it")
     if classes_of is not None and not check:
-        raise UserError("--classes-of goes with --check FOLDER: give both")
+        raise UserError("--classes-of has no effect without --check FOLDER; add it")
     if export_digits:
         from ..data.folder.example import export_digits as export
 
         export(export_digits, labels_at_server)
         counting = shlex.join(["fssl", "datasets", "--check", str(export_digits)])
-        say(f"{export_digits}: the digits of three sites; `{counting}` counts them")
+        say(f"{export_digits}: digits of three sites; count them with `{counting}`")
     if check:
         from ..catalog.listings import agreed_classes, print_folder
 
@@ -88,18 +90,18 @@ def list_datasets() -> None:
 
     console.print(listings.datasets())
     say("10 %: labeled images per class at the paper's 10 %, the default.")
-    say("Parquet files are looked for in --data-dir, then $FSSL_DATA, then on the Hugging Face hub.")
+    say("fssl reads Parquet files from --data-dir, else from $FSSL_DATA, else from the Hugging Face hub.")
     for card in CARDS.values():
         if official := official_files(card):
             say(f"{card.name}: there may be {official} instead.")
 
 
 def presets(
-    name: Annotated[str | None, typer.Argument(help="One preset: print it, to read or to start a file from.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Print this preset, to read or to save as your own file.")] = None,
 ) -> None:
     """List the ready-made configurations, or print one.
 
-    Example: `fssl presets smoke > my.toml`: a file of your own to change
+    Example: `fssl presets smoke > my.toml`: your own file to change
     """
     from ..catalog.listings import preset_table
     from ..config import PRESETS
@@ -113,7 +115,7 @@ def presets(
 
 
 def docs(
-    topic: Annotated[str | None, typer.Argument(help="One page: print it, in a terminal page by page.")] = None,
+    topic: Annotated[str | None, typer.Argument(help="Print this page; a terminal shows it page by page.")] = None,
 ) -> None:
     """List the pages of the documentation, or print one.
 

@@ -12,14 +12,14 @@ from ..errors import RunError, complain
 from .options import Resume, Sets, SettingsCommand, console, say
 
 app = typer.Typer(
-    help="Sites with their own images train together, over Flower's own programs, encrypted and authenticated.\n\n"
+    help="Train one model at sites that keep their images, over encrypted and authenticated connections (Flower).\n\n"
     "In order: `init`, `keys`, then `server` and one `site` per site (each in a terminal of its own), then `start`. "
     "`fssl docs deploy` is a tutorial.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
 
-Home = Annotated[Path, typer.Option("--home", help="The deployment's folder, or the part of it for this machine.")]
+Home = Annotated[Path, typer.Option("--home", help="The deployment's folder, or this machine's part of it.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="No encryption, no keys: for a trial on one machine.")]
 HERE = Path()
 LONGEST_WORD = 30  # letters of a run's number and of a state, which are copied as a whole
@@ -63,11 +63,11 @@ def init(
 
 @app.command()
 def keys(home: Home = HERE) -> None:
-    """Make the CA, the server's certificate and one key pair per site; what exists stays as it is.
+    """Make the CA, the server's certificate and one key pair per site; existing ones stay.
 
-    Each site's folder then holds its private key and the CA's certificate: hand it over by a safe way. To renew the
-    server's certificate, remove `server.pem` first: the same CA signs another. To give a site another key, remove its
-    `.pub` and its private key first, and start the server again: it withdraws the old one.
+    Each site's folder then holds its private key and the CA's certificate: send it over a secure channel. To renew the
+    server's certificate, first remove `server.pem`; the same CA signs the new one. To replace a site's key, first
+    remove its `.pub` file and private key; the restarted server withdraws the old key.
 
     Example: `fssl deploy keys --home hospitals`
     """
@@ -80,7 +80,7 @@ def keys(home: Home = HERE) -> None:
     made = make_keys(server, home if server.folder != home.resolve() else server.folder / "new-sites")
     for path in made:
         say(f"made {path}")
-    say("the server admits them when it is started (again)" if made else "all keys exist already")
+    say("restart the server to admit them" if made else "all keys exist already")
     say(describe_certificate(server))
 
 
@@ -129,7 +129,7 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
 
 @app.command()
 def site(
-    name: Annotated[str | None, typer.Argument(help="Which site, if --home holds several.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of the site, if --home contains several.")] = None,
     data: Annotated[Path | None, typer.Option(help="This site's images: labeled/CLASS/*, unlabeled/*.")] = None,
     home: Home = HERE,
     insecure: Insecure = False,
@@ -152,7 +152,7 @@ def site(
     if not insecure:
         check_site_keys(part.folder)
     check_port("127.0.0.1", part.port)
-    terms = "; masked uploads alone" if part.masked else ""
+    terms = "; only masked uploads" if part.masked else ""
     say(f"{part.name}: client {part.client} of {part.clients}, server {part.server}{terms}; log {log}")
     await_server(part, insecure, say)
     keep_connected(part, words, log, say)
@@ -167,7 +167,7 @@ def start(
     home: Home = HERE,
     insecure: Insecure = False,
 ) -> None:
-    """Train: a run of the connected sites, on the server's machine. Ctrl-C stops it; --resume continues.
+    """Train a run with the connected sites; call it at the server. Ctrl-C stops it; --resume continues.
 
     The run folder is the same as that of `fssl run`.
 
@@ -190,10 +190,11 @@ def start(
 def status(
     home: Home = HERE,
     as_json: Annotated[
-        bool, typer.Option("--json", help="For monitoring: exit code 0 if all is well, 3 if not, 1 without an answer.")
+        bool,
+        typer.Option("--json", help="Print JSON. Exit code: 0 if all is well, 3 with problems, 1 without an answer."),
     ] = False,
 ) -> None:
-    """List the sites and whether they are connected, what is wrong with the nodes that are, and the runs so far.
+    """List the sites and whether they are connected, problems of connected nodes, and the runs.
 
     Examples:
 
@@ -241,7 +242,7 @@ def print_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 def audit(
     name: Annotated[str | None, typer.Argument(help="A site, if --home holds several; otherwise the server.")] = None,
     home: Home = HERE,
-    last: Annotated[int, typer.Option(min=1, help="How many entries to show, the newest ones.")] = 20,
+    last: Annotated[int, typer.Option(min=1, help="Number of newest entries to show.")] = 20,
     csv: Annotated[Path | None, typer.Option(help="Write all entries to this CSV file.")] = None,
     as_json: Annotated[Path | None, typer.Option("--json", help="Write all entries to this JSON file.")] = None,
 ) -> None:
@@ -249,7 +250,7 @@ def audit(
 
     Examples:
 
-    - `fssl deploy audit --home hospitals`: what was ordered, admitted, sent and received at the server
+    - `fssl deploy audit --home hospitals`: the server's orders, admissions and messages
 
     - `fssl deploy audit site-1 --home hospitals --csv site-1.csv`
     """
@@ -265,5 +266,5 @@ def audit(
     for fault in trail.faults:
         complain(f"{file}: {fault}")
     if trail.faults:
-        raise RunError(f"{file}: the chain is broken, so entries were changed, removed or damaged")
+        raise RunError(f"{file}: the chain is broken: entries were changed, removed or damaged")
     say(f"{file}: {len(trail.entries)} entries, chain whole; the last digest is {trail.entries[-1].digest}")

@@ -39,7 +39,7 @@ def options_for(names: tuple[str, ...]) -> str:
 class SettingsCommand(TyperCommand):
     """A command with `--set`. It explains words that are settings without it."""
 
-    allow_extra_args = True  # `extra_words` explains them
+    allow_extra_args = True  # `explain_extra` explains them
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words = [*args]
@@ -75,5 +75,5 @@ def explain_extra(words: list[str], settings: list[str]) -> str:
     if cut := [setting for setting in settings if "=" not in setting]:
         return f"{said}; expected an equals sign: --set {cut[0]}={words[0]}"
     if all("=" in word for word in words):
-        return f"{said}; before each setting goes --set: {' '.join(f'--set {word}' for word in words)}"
+        return f"{said}; put --set before each setting: {' '.join(f'--set {word}' for word in words)}"
     return said

@@ -10,12 +10,12 @@ from .options import Overwrite, console, say
 
 OneRun = Annotated[Path, typer.Argument(help="A run folder.")]
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")]
-WhichModel = Annotated[str, typer.Option(help="best, plain or ema, of several; default: the run's own.")]
+WhichModel = Annotated[str, typer.Option(help="Choose from several: best, plain or ema; default: model.safetensors.")]
 Measure = Annotated[str, typer.Option(help="accuracy, balanced_accuracy, macro_f1 or auroc; default: the runs' own.")]
 
 
 def show(run: OneRun) -> None:
-    """Show a run: its numbers and a small curve. It may still be training.
+    """Show a run's results and a small curve. The run may still be training.
 
     Example: `fssl show runs/smoke`
     """
@@ -26,9 +26,9 @@ def show(run: OneRun) -> None:
 
 def predict(
     run: OneRun,
-    images: Annotated[Path | None, typer.Argument(help="An image or a folder; default: the run's own test.")] = None,
+    images: Annotated[Path | None, typer.Argument(help="An image or a folder; default: the run's test images.")] = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("predictions.csv"),
-    data_dir: Annotated[Path | None, typer.Option(help="The dataset's folder, if it is not where it was.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="The dataset's folder, if it has moved.")] = None,
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Add one probability column per class.")
     ] = False,
@@ -36,19 +36,21 @@ def predict(
     model: WhichModel = "",
     measures: Annotated[Path | None, typer.Option(help="Folder for measures and a confusion matrix.")] = None,
 ) -> None:
-    """Label images with a run's model: a CSV file of image, class and confidence, and a table.
+    """Label images with a run's model, and write image, class and confidence to a CSV file.
 
-    Every image below the folder is read as in training; other files are named and skipped. If all of them lie in or
-    below folders that are called like classes, the table says how many of each class are right, and `--measures`
-    writes precision, recall, F1, AUROC, calibration and the confusion matrix into files and a page. An unfinished run
-    labels with the model of its newest checkpoint.
+    Images below the folder are prepared as in training; other files are listed and skipped. If all images are in
+    folders named like classes, a table shows how many of each class are correct, and `--measures` writes precision,
+    recall, F1, AUROC, calibration and the confusion matrix into files and a page. An unfinished run uses its newest
+    checkpoint.
 
-    Example: `fssl predict runs/own photos --model best --measures measures`: by the best model, with a page of measures
+    Example: `fssl predict runs/own photos --model best --measures measures`
     """
     from ..records.store import RunFolder
 
     if images and data_dir:
-        raise UserError("data.dir says where the run's own test images are: leave it out, or the images", "data.dir")
+        raise UserError(
+            "data.dir has no effect with images: it is the folder of the run's own test images; remove one", "data.dir"
+        )
     RunFolder(run).check_run()
     from ..inference.predict import Output
     from ..inference.predict import predict as label
@@ -65,8 +67,8 @@ def export(
 ) -> None:
     """Write a run's model for other programs, and a JSON file that describes its input and output.
 
-    ONNX files and programs take uint8 images and give probabilities: the normalization is inside. Before a file is
-    written, it is run and must answer as `fssl predict` does.
+    ONNX files and PyTorch programs take uint8 images, normalize them and return probabilities. fssl writes a file only
+    if its answers equal those of `fssl predict`.
 
     Example: `fssl export runs/smoke --to onnx --out served/digits.onnx`
     """
@@ -76,7 +78,9 @@ def export(
     file, difference, notes = export_model(run, to, out, overwrite, model)
     if new_folder:
         say(f"new folder: {file.parent}")
-    say(f"{file} and {file.name}.json; tried: it answers as the run's model does (largest difference {difference:.0e})")
+    say(
+        f"{file} and {file.name}.json; its answers equal those of the run's model (largest difference {difference:.0e})"
+    )
     for line in notes:
         say(line)
 
@@ -89,18 +93,18 @@ def compare(
     png: Annotated[Path | None, typer.Option(help="Also draw curves (or results, with --by) into this PNG.")] = None,
     svg: Annotated[Path | None, typer.Option(help="The same picture as SVG.")] = None,
     pdf: Annotated[Path | None, typer.Option(help="The same picture as PDF, for LaTeX.")] = None,
-    title: Annotated[str, typer.Option(help="One panel instead of three in the picture, with this above it.")] = "",
+    title: Annotated[str, typer.Option(help="Draw one panel instead of three, with this title.")] = "",
     csv: Annotated[Path | None, typer.Option(help="Also write a line per run into this CSV file.")] = None,
     tex: Annotated[Path | None, typer.Option(help="Also write the tables into this LaTeX file (booktabs).")] = None,
-    against: Annotated[str, typer.Option(help="A line of the table: compare it with each of the others.")] = "",
+    against: Annotated[str, typer.Option(help="Compare this line of the table with each of the others.")] = "",
     measure: Measure = "",
 ) -> None:
     """Compare runs: mean and spread over seeds, optionally a picture, CSV and LaTeX.
 
-    Runs that differ only in their seed are repetitions of one setting. Methods are compared within a task: a
-    dataset, its partition and training, a protocol. Where a method is there with SAGE and without, the gain is shown.
+    Runs that differ only in their seed are repetitions of one setting. Methods are compared within a
+    task: all settings are equal except method and seed. If a method ran with and without SAGE, the gain is shown.
 
-    Example: `fssl compare runs --by partition.alpha --png alpha.png --tex alpha.tex`: methods × α, as papers print them
+    Example: `fssl compare runs --by partition.alpha --png alpha.png --tex alpha.tex`
     """
     if by and len(by) > 1:
         raise UserError(f"--by {' --by '.join(by)}: results are shown by one setting; give --by once")
@@ -122,9 +126,9 @@ def tables(
 ) -> None:
     """Fill the paper's Tables 1 to 8 with runs, next to the printed numbers: Markdown, CSV and LaTeX.
 
-    A run finds its cells by its settings, whatever its folder is called. Cells whose setting differs from the
-    paper's are marked with the reason; empty ones are counted, and runs in no cell are listed. A scoreboard says
-    which of the paper's numbers were run, and which agree within one point of accuracy.
+    A run's settings decide its cells, not the name of its folder. Cells whose setting differs from the
+    paper's are marked with the reason. Empty cells are counted, and runs without a cell are listed. A scoreboard shows
+    which of the paper's numbers have runs, and which of these agree within one point of accuracy.
 
     Example: `fssl tables runs --table 2 --out paper/tables`
     """
@@ -132,7 +136,7 @@ def tables(
         from ..paper.tables import make_other
 
         if table is not None or dataset is not None:
-            raise UserError("--setting is a table of another paper: leave out --table and --dataset")
+            raise UserError("--table and --dataset have no effect with --setting, another paper's table; remove them")
         return make_other(console, runs, out, setting, short)
     from ..paper.tables import Shown, make_tables
 
@@ -146,8 +150,7 @@ def figures(
 ) -> None:
     """Draw the paper's figures from runs: PNG, SVG and PDF, with an index of captions and sources.
 
-    A figure is drawn as far as there are records; the index and the screen say which runs would complete it, as
-    commands. Figure 16 needs no run.
+    A figure shows the runs that exist; index and screen list the commands for missing ones. Figure 16 needs no run.
 
     Example: `fssl figures runs/paper-600 --only 4 --only 15 --out paper/figures`
     """
@@ -160,13 +163,13 @@ def report(
     runs: Runs,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
     watch: Annotated[bool, typer.Option("--watch", help="Serve the page on this machine while runs train.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="With --watch; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --watch; 0 chooses a free one.")] = 0,
     measure: Measure = "",
 ) -> None:
-    """Write a report: one HTML file with words, tables and charts that opens anywhere, without a network.
+    """Write a report: one HTML file with text, tables and charts, which needs no network.
 
-    Results with filters, curves to zoom into, pseudo-labels by class, who held which images, hardware, and the
-    command that repeats each line. `--watch` shows the same page live, to browsers of this machine only.
+    The page shows results with filters, curves that you can zoom, pseudo-labels by class, each client's images,
+    hardware, and the command of each run. `--watch` serves it to browsers on this machine and updates it.
 
     Example: `fssl report runs/demo --out demo.html`
     """
@@ -187,9 +190,9 @@ def pack(
     runs: Runs,
     undo: Annotated[bool, typer.Option("--undo", help="Write the plain rounds.jsonl again.")] = False,
 ) -> None:
-    """Pack the records of runs for publishing: about a tenth of the size, with every digit.
+    """Pack the records of runs for publishing: without loss, a tenth of the size.
 
-    `rounds.json.xz` takes the place of `rounds.jsonl`. Every command reads either file, and a resumed run unpacks it.
+    `rounds.json.xz` replaces `rounds.jsonl`. Every command reads either file, and a resumed run unpacks it.
 
     Example: `fssl pack runs/demo`
     """
@@ -200,7 +203,7 @@ def pack(
 
 
 records = typer.Typer(
-    help='Look after the records of runs.\n\nExample: `fssl records accept runs/mine --remark "why"`',
+    help='Manage the records of runs.\n\nExample: `fssl records accept runs/mine --remark "why"`',
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -209,9 +212,9 @@ records = typer.Typer(
 @records.command()
 def accept(
     runs: Annotated[list[Path], typer.Argument(help="Run folders whose records were edited on purpose.")],
-    remark: Annotated[str, typer.Option(help="What was edited, and why: tables and pages show it.")],
+    remark: Annotated[str, typer.Option(help="What was edited, and why; shown in tables and pages.")],
 ) -> None:
-    """Seal edited records anew, so that other commands read them again.
+    """Accept edited records, so that other commands read them again.
 
     `accepted.json` keeps the remark. An accepted run cannot be resumed. Damaged lines stay damaged.
 
@@ -221,4 +224,4 @@ def accept(
     from ..records.store import RunFolder
 
     for run in runs:
-        say(f"{run}: sealed anew ({seal(RunFolder(run), remark)})")
+        say(f"{run}: accepted ({seal(RunFolder(run), remark)})")

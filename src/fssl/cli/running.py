@@ -30,13 +30,15 @@ def run(
     jobs: Annotated[int, typer.Option(min=1, help="Runs of a grid to train at the same time.")] = 1,
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the dataset's files.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Eager steps, each checked; a failing one is saved.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Check every step, uncompiled; save the first that fails.")
+    ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check settings and own images, list the runs, and the files they lack.")
+        bool, typer.Option("--dry-run", help="Only check settings and your images; list runs, costs and missing files.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help=f"Also run a grid of more than {MOST_RUNS} runs.")] = False,
 ) -> None:
-    """Train: one run, or every run of a `[grid]`.
+    """Train one run, or every run of a `[grid]`.
 
     A run folder holds config.toml, one line per round in rounds.jsonl, summary.json and model.safetensors. Stop
     at any time: the same command with `--resume` continues. In a grid, finished runs are skipped.
@@ -82,7 +84,7 @@ def runs_of(tables: dict[str, Any], settings: list[str], yes: bool) -> list[tupl
     if not yes:
         check_size(tables, MOST_RUNS)
     elif (number := num_runs(tables)) > MOST_RUNS:
-        say(f"{number:,} runs: it takes a while to check them all before the first")
+        say(f"{number:,} runs: checking all of them before the first takes a while")
     return [*expand(tables)]
 
 
@@ -174,13 +176,13 @@ def replay(
     file: Annotated[Path, typer.Argument(help="A failed-step.safetensors of a run folder.")],
     pdb: Annotated[bool, typer.Option("--pdb", help="Stop in Python's debugger where the step fails.")] = False,
     trust: Annotated[
-        bool, typer.Option("--trust", help="Run code and read images that the file names outside its run folder.")
+        bool, typer.Option("--trust", help="Allow code and images that the file names outside its run folder.")
     ] = False,
 ) -> None:
-    """Take a failed training step again, uncompiled and with every result checked: it ends in the same error.
+    """Repeat a failed training step, uncompiled and with every result checked.
 
-    A run whose step fails saves the step's inputs. A step that only gives values that are not finite is found and
-    saved by `fssl run --debug`; its error then names the operation and the line where they begin.
+    A run whose step fails saves the step's inputs. `fssl run --debug` also saves the first step with
+    a value that is not finite; its error names the operation and the line.
 
     Example: `fssl replay runs/mine/failed-step.safetensors --pdb`
     """
@@ -198,25 +200,26 @@ def replay(
 
             post_mortem(error.__traceback__)
         raise typer.Exit(1) from None
-    say("the step took place without an error")
+    say("the step finished without an error")
 
 
 def bench(
     shape: Annotated[str, typer.Option(help="demo, or paper: ResNet-8x4, 128 + 256 + 256 images.")] = "demo",
     method: Annotated[list[str] | None, typer.Option(help="Any method's name (default: sage).")] = None,
-    methods: Annotated[bool, typer.Option("--methods", help="What a step of each method costs instead.")] = False,
+    methods: Annotated[bool, typer.Option("--methods", help="Time a step of every method instead.")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to time.")] = 3,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the numbers here.")] = None,
     settings: Sets = None,
 ) -> None:
     """Measure speed and memory, and compare with SAGE's steps in an ordinary PyTorch loop.
 
-    The loop is eager fp32 with Pillow and two workers. A busy machine is named, and every number has its spread.
+    The loop runs uncompiled in fp32, with Pillow and two workers. Every number has a spread, and a busy machine is
+    reported.
 
-    With `--methods`: the time of a training step of every method (or of those named by `--method`) relative to
-    FixMatch-LPL, measured in turn with it. `fssl methods` shows these numbers.
+    With `--methods`: the time of a step of every method (or of those in `--method`), divided by that of FixMatch-LPL.
+    `fssl methods` shows these numbers.
 
-    Example: `fssl bench --shape paper --method flexmatch --json bench.json`: the paper's network, better on a GPU
+    Example: `fssl bench --shape paper --method flexmatch --json bench.json`: the paper's network; use a GPU
     """
     from ..catalog.facts import registry
 

@@ -131,7 +131,7 @@ def matching_tables(
         raise UserError(
             f"{key}={value}: no table of grid.{axis} has this value, and a run without the axis would lose"
             f" {', '.join(sorted(shared))};"
-            " set that, too"
+            " set them, too"
         )
     return [table for table in same if len(table) == 1] or same
 

@@ -136,7 +136,7 @@ class Data:
     test_share: Annotated[
         float | None,
         Range(0.001, 0.9),
-        "share of the images to test with if there are no test images; folders stay whole",
+        "share of images split off for testing if there are no test images; nested folders stay whole",
     ] = None
     digest: Annotated[str | None, BY_A_RUN, "checksum of the list of image files, or of images passed in Python"] = None
     fit: Annotated[Fit, "enlarge 28 pixels to 32 by stretching, or by a black margin"] = "resize"
@@ -150,7 +150,7 @@ class Data:
     classes_per_client=(
         *DEALT,
         Only("partition.kind", "shards"),
-        Required("partition.kind", "shards", why="how many pieces each client gets, such as 2"),
+        Required("partition.kind", "shards", why="its number of shards per client, such as 2"),
     ),
     labels=(
         Unless("data.name", *CLIENT_FOLDERS, of=OF_CLIENTS, why="its folders decide which images are labeled"),
@@ -177,13 +177,15 @@ class PartitionChoice:
     classes_per_client: Annotated[int | None, Range(1, 10_000), "shards per client, each of one class"] = None
     labels: Annotated[
         Literal["all-clients", "few-clients", "knowing-clients", "server"],
-        "who has labels: all clients, a few that hold only labeled images, a few that know all their"
+        "place of the labels: all clients, a few that hold only labeled images, a few that know all their"
         " labels, or only the server",
     ] = "all-clients"
     labeled_clients: Annotated[
         int | None, Range(1, MANY), "number of clients with labels; without `partition.labels` it implies `few-clients`"
     ] = None
-    first_clients: Annotated[tuple[int, ...] | None, "clients of the draw to put first, which gives them labels"] = None
+    first_clients: Annotated[
+        tuple[int, ...] | None, "drawn clients to renumber as the first, which have the labels"
+    ] = None
     file: Annotated[
         str | None, "JSON file that assigns images and labels to clients, instead of a random partition"
     ] = None
@@ -290,17 +292,21 @@ class Train:
     draw: Annotated[Literal["all", "labeled"], "draw from all clients, or only from those with labels"] = "all"
     local_epochs: Annotated[int, Range(1, 10_000), "local epochs per round"] = 5
     steps_per_round: Annotated[
-        int | None, Range(1, 1_000_000), "fixed number of local steps per round instead; 1 is FedSGD"
+        int | None, Range(1, 1_000_000), "fixed number of local steps per round, instead of epochs; 1 is FedSGD"
     ] = None
     batch: Annotated[int, Range(1, 65_536), "labeled images per step"] = 128
     class_balance: Annotated[
-        float, Range(0.0, 1.0), "draw labeled images as they are (0) up to every class equally often (1)"
+        float,
+        Range(0.0, 1.0),
+        "how evenly classes are drawn: 0 in proportion to their labeled images, 1 all equally often",
     ] = 0.0
     class_weights: Annotated[
-        float, Range(0.0, 1.0), "weight the labeled loss as it is (0) up to every class equally (1)"
+        float,
+        Range(0.0, 1.0),
+        "how evenly classes count in the labeled loss: 0 in proportion to their images, 1 all equally",
     ] = 0.0
     logit_adjustment: Annotated[
-        float, Range(0.0, 100.0), "times log prior, added to the logits of labeled images; 1: balanced softmax; 0: off"
+        float, Range(0.0, 100.0), "factor of the log class shares added to labeled logits; 1: balanced softmax; 0: off"
     ] = 0.0
     prior: Annotated[
         Literal["client", "global"], "shares of classes among the client's own labels, or among those of all clients"
@@ -312,8 +318,8 @@ class Train:
         Literal["constant", "cosine", "warmup-cosine"], "learning-rate schedule: constant, or falling to 0 at the end"
     ] = "constant"
     schedule_over: Annotated[Literal["rounds", "steps"], "update the rate every round, or at every step"] = "rounds"
-    warmup: Annotated[int | None, Range(1, 999_999), "first rounds, in which the rate rises"] = None
-    cooldown: Annotated[int, Range(0, 999_999), "last rounds, in which the rate falls linearly towards 0"] = 0
+    warmup: Annotated[int | None, Range(1, 999_999), "number of first rounds in which the rate rises"] = None
+    cooldown: Annotated[int, Range(0, 999_999), "number of last rounds in which the rate falls linearly towards 0"] = 0
     momentum: Annotated[float, Range(0.0, 0.9999), "momentum of `sgd`, or β₁ of `adamw`"] = 0.9
     beta2: Annotated[float, Range(0.0, 0.999999), "β₂ of `adamw`"] = 0.999
     nesterov: Annotated[bool, "use Nesterov momentum"] = False
@@ -337,8 +343,8 @@ class Train:
 @rules(
     aggregate=(
         PaperRecipe(),
-        Not("privacy.aggregation", "secagg+", why="the server opens the mean alone"),
-        Not("privacy.clip", why="its guarantee is that of a mean"),
+        Not("privacy.aggregation", "secagg+", why="the server sees only the mean"),
+        Not("privacy.clip", why="its guarantee covers only a mean"),
         Not("server.static_norm", "sites", why="the statistics that sites measure are averaged"),
     ),
     malicious=Only("server.aggregate", "trimmed", "krum"),
@@ -349,7 +355,7 @@ class Train:
     epsilon=ADAM,
     broadcast_momentum=(
         PaperRecipe(),
-        Asks("train.optimizer", "sgd", why="only sgd's momentum can be calculated from models"),
+        Asks("train.optimizer", "sgd", why="only the momentum of sgd can be computed from models"),
         Asks("train.momentum", why="clients have no momentum"),
         Not("train.keep_momentum", why="clients keep their own momentum"),
         NOT_OF_AUTHORS,
@@ -376,10 +382,10 @@ class ServerChoice:
 
     aggregate: Annotated[
         Literal["mean", "median", "trimmed", "clipped", "krum"],
-        "rule that makes one model of the clients' uploads; all but `mean` withstand some malicious clients",
+        "rule that combines the clients' uploads; all except `mean` tolerate some malicious clients",
     ] = "mean"
     malicious: Annotated[
-        float, Range(0.0, 0.49), "share of a round's uploads that may be malicious; more makes the rule less exact"
+        float, Range(0.0, 0.49), "assumed share of malicious uploads in a round; a larger one makes the rule less exact"
     ] = 0.2
     optimizer: Annotated[Literal["mean", "momentum", "adam"], "take the mean of uploads, or a step towards it"] = "mean"
     lr: Annotated[float, Range(0.0, 1e6), "size of that step; for `adam` start with 0.01"] = 1.0
@@ -394,9 +400,9 @@ class ServerChoice:
         Range(0.0, 0.99999),
         "decay per round of a smoothed model, tested in addition to the plain one",
     ] = None
-    ship: Annotated[
-        Literal["plain", "ema"], "which of the two becomes model.safetensors; each also has its own file"
-    ] = "plain"
+    ship: Annotated[Literal["plain", "ema"], "model saved as model.safetensors; both also have their own files"] = (
+        "plain"
+    )
     epochs: Annotated[
         int | None, Range(0, 10_000), "the server's epochs over its labels per round; default 5, 0 for none"
     ] = None
@@ -434,7 +440,7 @@ class Compute:
     compile: Annotated[Literal["auto", "on", "off"], "compile steps; `auto`: only on a GPU"] = "auto"
     kernels: Annotated[
         Literal["on", "off"],
-        "use fssl's kernels on a Hopper GPU, for norms in bf16 and for rows that a server tunes",
+        "use fssl's kernels on a Hopper GPU, for norms in bf16 and for the server's tuning",
     ] = "on"
     lanes: Annotated[
         int | None, Range(1, 16), "clients trained at once per device; default: 4 on a GPU, one per core on a CPU"
@@ -494,7 +500,7 @@ class Attack:
         "sign: -factor times the honest update; scale: factor times; noise: added, factor times the update's size;"
         " labels: trained on reversed labels",
     ] = "none"
-    attackers: Annotated[int, Range(1, MANY), "how many clients are malicious, the first"] = 1
+    attackers: Annotated[int, Range(1, MANY), "number of malicious clients, the first ones"] = 1
     factor: Annotated[float, Range(0.0, 1e6), "size of the attack"] = 10.0
 
 
@@ -513,7 +519,7 @@ class Attack:
 class Records:
     """The records of a run."""
 
-    probes: Annotated[Literal["all", "losses"], "`all`: everything that the paper's figures need"] = "all"
+    probes: Annotated[Literal["all", "losses"], "`all`: also the measurements for the paper's figures"] = "all"
     metrics: Annotated[Headline, "test measure whose mean over the last ten rounds is the result"] = "accuracy"
     keep_best: Annotated[bool, "also keep the model with the best validation result"] = False
     sites_every: Annotated[

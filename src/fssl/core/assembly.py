@@ -63,12 +63,12 @@ def make_server_optimizer(config: Config) -> ServerOptimizer:
 
 
 def make_aggregation(config: Config) -> Aggregation:
-    """How uploads become one model."""
+    """Return the rule that combines uploads."""
     return Aggregation(config.server.aggregate, config.server.malicious)
 
 
 def usual_recipe(config: Config, card: Card) -> Recipe:
-    """Return how a client walks through its images, according to the settings."""
+    """Return the order and number of a client's training images, from the settings."""
     train = config.train
     return Recipe(
         batch=train.batch,
@@ -91,7 +91,7 @@ def make_recipe(config: Config, method: Method, card: Card) -> Recipe:
 
 
 def make_server_recipe(config: Config, card: Card) -> Recipe:
-    """Return how the server walks through its labeled images."""
+    """Return the order and number of the server's labeled images."""
     usual = replace(usual_recipe(config, card), batch=config.server_batch, unlabeled_ratio=1, steps_per_round=None)
     return FROM_LABELS.recipe(replace(usual, local_epochs=config.server_epochs))
 
@@ -117,7 +117,7 @@ def make_module(config: Config, card: Card) -> nn.Module:
 
 
 def choices(model: Model, card: Card) -> dict[str, Any]:
-    """Return the arguments that only some networks take: choices of the user, and facts about the images."""
+    """Return the arguments that only some networks take: the user's choices, and facts about the images."""
     return {"norm": model.norm, "stem": model.stem, "size": card.size}
 
 

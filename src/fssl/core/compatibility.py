@@ -60,7 +60,7 @@ def check_answers(config: Config, method: Method) -> None:
 
 
 def ask_method(config: Config, name: str, ask: Callable[[], T]) -> T:
-    """Return a method's answer; the error of a failing question names it."""
+    """Call a function of a method; an error names the function."""
     try:
         return ask()
     except Exception as error:
@@ -125,7 +125,7 @@ def check_mean(config: Config, method: Method) -> None:
 
 
 def takes_plain_mean(method: Method) -> bool:
-    """Whether the server uses nothing of uploads but the mean of their models by numbers of images."""
+    """Return whether the server uses only the mean of the uploaded models, weighted by numbers of images."""
     kind = type(method)
     return kind.aggregate is Method.aggregate and kind.share is Method.share
 
@@ -180,7 +180,7 @@ def check_without_labels(config: Config, method: Method) -> None:
 
 
 def by_class_in(config: Config) -> tuple[str, ...]:
-    """What a run gives the loss of labeled images."""
+    """Return the settings by class that a run passes to the labeled loss."""
     asked = {CLASS_WEIGHTS: config.train.class_weights, LOG_PRIOR: config.train.logit_adjustment}
     return tuple(name for name, value in asked.items() if value)
 
@@ -193,7 +193,7 @@ def check_step(config: Config, method: Method, net: Net, card: Card, shapes: boo
     """
     usual = usual_recipe(config, card)
     recipe = method.recipe(usual if shapes else replace(usual, batch=2, unlabeled_ratio=1))
-    slots = recipe.unlabeled_batch  # any number will do: images have no values here
+    slots = recipe.unlabeled_batch  # any number works: images have no values here
     task = Task(card.num_classes, slots, config.seed, card.size)
     sizes = Sizes(task, Counts(1, slots), recipe, card, by_class_in(config), values=not shapes)
     try:

@@ -15,7 +15,7 @@ def choose_devices(config: Config) -> list[torch.device]:
     clients.
     """
     is_shared = config.protocol != "authors" and config.compute.engine == "local"
-    most = config.train.clients_per_round or None  # 0: as many as a folder has, which is not known yet
+    most = config.train.clients_per_round or None  # 0: the folder's number of clients, which is not known yet
     return allowed_devices(config)[: most if is_shared else 1]
 
 

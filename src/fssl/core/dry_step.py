@@ -99,11 +99,11 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Tried:
 
     Raises:
         RandomStepError: The method draws random numbers.
-        UserError: Something that it returns is not what the rest of a round needs.
+        UserError: A return value does not fit the rest of the round.
     """
     task, counts, recipe, card, by_class, values = sizes
     method, hooks = on_trial(method)
-    pool = np.arange(recipe.unlabeled_batch)  # any images will do
+    pool = np.arange(recipe.unlabeled_batch)  # any images work
     site = Site(pool, pool, by_class={name: np.ones(task.num_classes, np.float32) for name in by_class})
     forms = {k: (t.shape[1:], t.dtype) for k, t in plan_extras(site, recipe, partial(stream, 0)).items()}
     with sketch(method, net, task, counts, values=values) as (payload, local):
@@ -303,7 +303,7 @@ def without_draws(step: Callable[[], T]) -> T:
     """Return a step's result; reject random numbers from torch, NumPy or Python.
 
     The generators of the last two belong to the whole process, and other threads draw from them (Flower's do, for their
-    pauses): a step counts as drawing only if the generators move every time.
+    pauses). So a step counts as drawing only if the generators move in every attempt.
     """
     for _ in range(LOOKS):
         before = (random.getstate(), repr(np.random.get_state()))
@@ -315,7 +315,7 @@ def without_draws(step: Callable[[], T]) -> T:
 
 
 class Deterministic(TorchDispatchMode):
-    """A mode that rejects operations of torch which draw random numbers."""
+    """A mode that rejects torch operations that draw random numbers."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -65,7 +65,7 @@ BATCH = {"cuda": 1000, "cpu": 100}  # measured: small batches make a CPU a third
 
 
 def make_score(net: Net) -> ScoreBatch:
-    """What a model says of one batch."""
+    """Return the function that scores a model on one batch."""
 
     def score(weights: Weights, inputs: Tensor, labels: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         logits = net.infer(weights, inputs).logits
@@ -79,8 +79,8 @@ def make_score(net: Net) -> ScoreBatch:
 def make_tester(score: ScoreBatch, pool: TestPool, norms: Sequence[Normalize]) -> Tester:
     """Return a test in batches of one fixed size; the last one is padded with images that do not count.
 
-    Nothing is copied to the host: sums are added up on the device, and the areas come from all probabilities, sorted. A
-    repeated normalization is computed once.
+    Nothing is copied to the host: sums are added up on the device, and areas are computed there from all sorted
+    probabilities. A repeated normalization is computed once.
     """
     n, device, different = len(pool.labels), pool.labels.device, list(dict.fromkeys(norms))
     batch = min(BATCH[device.type], n)
@@ -103,7 +103,7 @@ def make_tester(score: ScoreBatch, pool: TestPool, norms: Sequence[Normalize]) -
 
 
 def read_tested(scores: Tensor, num_classes: int, groups: Groups = NO_GROUPS) -> list[Tested]:
-    """Copy a tester's result to the host, once; one entry per normalization."""
+    """Copy a tester's result to the host; return one entry per normalization."""
     numbers = scores.cpu().numpy()
     both = [(read_answers(row[1:], num_classes), float(row[0])) for row in numbers]
     return [Tested(answers, loss / int(answers.confusion.sum()), groups) for answers, loss in both]

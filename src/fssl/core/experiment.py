@@ -42,7 +42,7 @@ class Experiment:
     def __init__(self, config: Config, method: Method, defaults: Mapping[str, Any], dataset: Dataset | None) -> None:
         self.config, self.method, self.defaults = config, method, defaults
         self._dataset = dataset
-        self.share: Compute | None = None  # of the machine, while other runs train next to it
+        self.share: Compute | None = None  # of the machine, while other runs train at the same time
 
     @property
     def config_here(self) -> Config:
@@ -57,7 +57,7 @@ class Experiment:
         return self._dataset
 
     def load(self, datasets: Datasets, progress: Progress | None = None) -> None:
-        """Take the images and their division from those that a command's runs share; reject unsuitable ones."""
+        """Take the images and their division from the datasets that a command's runs share; reject unsuitable ones."""
         if self._dataset is None:
             self._dataset = datasets.get(self.config, progress)
         check_test(self.config, self._dataset)
@@ -101,10 +101,10 @@ class Experiment:
 
     @property
     def is_tried(self) -> bool:
-        """Return whether `prepare` takes the dry step: whether the run may not fit together.
+        """Return whether `prepare` takes the dry step, because parts of the run may not fit.
 
-        A method of the user's may be anything; not every method takes train.labels_alone, settings by class or +oracle,
-        nor does every network take the single image of some methods' passes.
+        A custom method may do anything. Not every method supports train.labels_alone, settings by class or +oracle.
+        Not every network accepts the single image of some methods' passes.
         """
         train, oracle = self.config.train, self.method.needs.truth
         asks = oracle or train.labels_alone or bool(by_class_in(self.config)) or train.batch == 1
@@ -122,7 +122,7 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
     Args:
         config: Settings as a user gives them, or complete ones from a record.
         dataset: The images. A folder of images decides classes and clients, so it is read here if it is not given;
-            other datasets are known by their card and may be loaded later.
+            the cards of other datasets are enough, and they may be loaded later.
 
     Returns:
         The experiment, for `Federation` or `run_experiment`.

@@ -147,13 +147,13 @@ class Federation:
         return [cohort(config.seed, *sizes, number * (round - 1) + group + 1) for group in range(number)]
 
     def plan(self, round: int, client: int) -> ClientPlan:
-        """Return a client's round: its steps in each group that drew it, or in the first if none did."""
+        """Return a client's round: its steps in each group that contains it, or in the first group if none does."""
         several = self.drawn_groups(round) if self.method.needs.groups > 1 else []  # a single group needs no lookup
         mine = [group for group, drawn in enumerate(several) if client in drawn]
         return plan_client(self.sites[client], self.recipe, self.config.seed, round, client, mine or [0])
 
     def longest_plan(self) -> ClientPlan:
-        """Return the longest possible round: of the busiest client, in every group."""
+        """Return the longest possible round: that of the client with the most steps, in every group."""
         busiest, groups = max(self.holders, key=self.num_steps), range(self.method.needs.groups)
         return plan_client(self.sites[busiest], self.recipe, self.config.seed, 1, busiest, groups)
 
@@ -174,7 +174,7 @@ class Federation:
 
     @property
     def holders(self) -> list[int]:
-        """Return the clients whose images are here: all, or at a site its own client only."""
+        """Return the clients with images in this process: all, or at a site only its own."""
         return [client for client, site in enumerate(self.sites) if len(site.pool)]
 
     def counts(self, client: int) -> Counts:
@@ -202,7 +202,7 @@ class Federation:
         return lambda weights: measure(weights, rows)
 
     def make_site_score(self) -> Callable[[Weights, int], SiteScore]:
-        """What tries a model on the own test and validation images of one client."""
+        """Return the function that tests a model on one client's own test and validation images."""
         config, dataset, score = self.config, self.dataset, make_score(self.net)
         splits = partial(own_splits, config, dataset, self.holdings.held_out)
         tester = partial(self.pools.tester, score, norms=[headline_norm(config)])

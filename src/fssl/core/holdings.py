@@ -1,4 +1,4 @@
-"""Which client has which training images, and the consequences for a run."""
+"""The training images of each client, and notes on their consequences."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

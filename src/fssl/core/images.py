@@ -37,7 +37,7 @@ class Datasets:
         return self._loaded[source]
 
     def divided(self, config: Config, dataset: Dataset) -> Division:
-        """Return the division of the images among clients; reject settings that allow none."""
+        """Return the division of the images among clients; reject settings that make it impossible."""
         settings = config.data, config.partition, config.records, config.labels_per_class
         if settings not in self._divided:
             self._divided[settings] = divide_images(config, dataset)
@@ -73,7 +73,7 @@ def check_at_hand(config: Config) -> None:
 
 
 def check_loadable(config: Config) -> None:
-    """Reject loading a dataset by name if a script gave other images under that name."""
+    """Reject loading a dataset by name if a script passed other images under that name."""
     if config.data.digest and not config.card.is_folder:
         raise UserError(
             f"data.digest = '{config.data.digest}': the images were passed in Python, as dataset= of fssl.experiment;"
@@ -114,7 +114,7 @@ def shared_format(config: Config) -> Agreed:
         data.name,
         data.skip_bad,
         data.test_share,
-        config.has_server_labels and not config.card.is_dealt,  # otherwise the deal decides
+        config.has_server_labels and not config.card.is_dealt,  # otherwise the random division decides
     )
 
 
@@ -124,7 +124,7 @@ def known_card(config: Config) -> Card:
 
 
 def partition_images(config: Config, dataset: Dataset) -> Partition:
-    """Return each client's images: as given by files or folders, or dealt."""
+    """Return each client's images: assigned by files or folders, or divided at random."""
     part = config.partition
     if part.file is not None:
         return read_partition(Path(part.file), len(dataset.train.labels), part.digest)[0]
@@ -145,7 +145,7 @@ def partition_images(config: Config, dataset: Dataset) -> Partition:
 
 
 def labels_of_classes(config: Config) -> int | list[int]:
-    """How many images of each class are labeled: one number, or a tail."""
+    """Return the number of labeled images of each class: one number, or a long tail."""
     return config.labels_per_class if config.data.imbalance is None else config.labeled_sizes
 
 

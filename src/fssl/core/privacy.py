@@ -8,9 +8,9 @@ from ..config import Config
 from ..seeds import cohort
 
 REPLACED = 2.0  # replacing one client's clipped update moves the sum by at most twice the clip
-FEWEST_MASKED = 3  # uploads in a mean that hides them: of two, each client could compute the other's
-MOST_MASKED = 1000  # more would leave too few whole numbers for a value of one client
-MASK_BITS = 28  # of the seed of a mask between two clients, in Flower 1.41
+FEWEST_MASKED = 3  # fewest uploads in a mean: of two, each client could compute the other's
+MOST_MASKED = 1000  # more clients would leave too few whole numbers for each value
+MASK_BITS = 28  # bits of the seed of a mask between two clients, in Flower 1.41
 
 
 class Spent(NamedTuple):
@@ -29,7 +29,7 @@ class Spent(NamedTuple):
 
 
 def spent(config: Config, rounds: int) -> Spent | None:
-    """Return what so many rounds of a run spend; None without noise, or without the accountant."""
+    """Return the privacy spent after this many rounds; None without noise, or without the accountant."""
     noise, delta = config.privacy.noise, config.privacy.delta
     if not noise or not find_spec("dp_accounting"):
         return None
@@ -40,7 +40,7 @@ def spent(config: Config, rounds: int) -> Spent | None:
 
 
 def most_rounds(config: Config, rounds: int) -> int:
-    """Return how often the most frequently drawn client takes part."""
+    """Return the number of rounds of the client that is drawn most often."""
     drawn: Counter[int] = Counter()
     for round in range(1, rounds + 1):
         drawn.update(cohort(config.seed, config.drawable, config.train.clients_per_round, round))
@@ -64,7 +64,7 @@ def privacy_notes(config: Config) -> list[str]:
     """Return notes on the guarantee for the user, a line each."""
     privacy = config.privacy
     if privacy.aggregation == "secagg+":
-        return [f"privacy: secagg+ hides uploads from a glance, not from an attack: mask seeds have {MASK_BITS} bits"]
+        return [f"privacy: secagg+ hides uploads from a reader, not from an attacker: mask seeds have {MASK_BITS} bits"]
     if privacy.clip is None:
         return []
     if not privacy.noise:

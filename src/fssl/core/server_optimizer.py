@@ -16,7 +16,7 @@ NO_MOVE = 1e-12  # a client's rate times steps if the rate is 0
 def smooth(before: Weights, model: Weights, decay: float, round: int) -> Weights:
     """Return the exponential mean of all rounds' models: a model of n rounds ago has weight decay^n, normalized.
 
-    Running statistics are smoothed like parameters. The first round's mean is its model, whatever was before.
+    Running statistics are smoothed like parameters. The first round's mean is its model.
     """
     share = decay * (1 - decay ** (round - 1)) / (1 - decay**round)  # the total weight of all earlier rounds
     pairs = zip(before, model, strict=True)
@@ -29,10 +29,10 @@ class ServerOptimizer:
 
     - `mean`: w <- w'.
     - `momentum` (Hsu et al. 2019): u <- momentum u + d; w <- w - lr u.
-    - `adam` (Reddi et al. 2021): m and v are Adam's moments of d, v begins at epsilon^2 and nothing corrects their
-      bias; w <- w - lr m / (sqrt(v) + epsilon).
+    - `adam` (Reddi et al. 2021): m and v are Adam's moments of d, v starts at epsilon^2, without bias
+      correction; w <- w - lr m / (sqrt(v) + epsilon).
 
-    Parameters take the step. Buffers are those of the mean: running statistics are averages already.
+    Only parameters take the step. Buffers are those of the mean, because running statistics are averages already.
     """
 
     kind: Literal["mean", "momentum", "adam"] = "mean"
@@ -56,7 +56,7 @@ class ServerOptimizer:
             old: The parameters that clients started with.
             mean: The mean of their uploads.
             state: The server's memory.
-            reach: The way of a client with velocity 1 in a round: its rate times its steps.
+            reach: The distance that a client with velocity 1 moves in a round: its rate times its steps.
         """
         if not state:
             return mean, {}
@@ -80,7 +80,7 @@ class ServerOptimizer:
         return new, {**put(MOMENTUM, m), **put(SQUARE, v)}
 
     def carried(self, mean: Tensor, d: Tensor, u: Tensor) -> Tensor:
-        """Return w - lr (momentum u + d), written so that lr 1 and momentum 0 give the mean to the last bit."""
+        """Return w - lr (momentum u + d), in a form that equals the mean bit for bit at lr 1 and momentum 0."""
         return mean + (1 - self.lr) * d - (self.lr * self.momentum) * u
 
     def update_velocity(self, before: State, d: State, reach: Tensor) -> State:

@@ -1,4 +1,4 @@
-"""Scores of a model at each client, on its local test and validation images: three sums for each part."""
+"""Scores of a model on each client's own test and validation images: three sums for each part."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -82,7 +82,7 @@ def make_site_score(
 
 
 def together(scores: Iterable[SiteScore], part: str) -> Test | None:
-    """Return one test over a part of all sites, with the same weight for every image."""
+    """Return the test over all sites' images of a part, with equal weights of images."""
     sums = [score.parts[part] for score in scores if part in score.parts]
     return Sums(*map(sum, zip(*sums, strict=True))).test if sums else None
 

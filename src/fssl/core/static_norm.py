@@ -1,7 +1,7 @@
 """Static BatchNorm statistics: running means and variances of a model, measured on whole images.
 
 SemiFL's rule (sBN): the plain mean, over batches of un-augmented images in a fixed order, of each batch's mean and
-unbiased variance. All batches have the same weight, even a smaller last one, so sites need to send only sums.
+unbiased variance. All batches have the same weight, including a smaller last one, so sites send only sums.
 """
 
 from collections.abc import Callable, Iterable
@@ -56,7 +56,7 @@ def make_measure(net: Net, pool: Pool, faster: Faster = as_it_is) -> Measure:
 
 
 def mean_of(sums: Iterable[NormSums]) -> State:
-    """Return a model's running statistics: every batch has the same weight, whichever site has its images."""
+    """Return a model's running statistics: every batch has the same weight, at whichever site it was measured."""
     total: State = {}
     batches = 0
     for each in sums:

@@ -63,7 +63,7 @@ def rows_of(view: str, draw: Draw) -> Tensor:
 
 @dataclass(frozen=True)
 class StepMaker:
-    """Makes the functions that a device computes in a client's round, each anew, for one thread."""
+    """Makes the functions of a client's round for a device; each call returns a new one, for one thread."""
 
     net: Net
     method: Method
@@ -124,7 +124,7 @@ class StepMaker:
         def look(local: Local, chosen: Tensor, sweep: Sweep) -> Tensor:
             slot, row, real = (t.flatten() for t in (sweep.u_slot, sweep.u_row, sweep.real))
             measures = probe(Trace({}, votes_at(slot, method.votes(local), chosen)), pool.labels[row])
-            weights = {STEPS: torch.zeros_like(real)}  # a look is not a step
+            weights = {STEPS: torch.zeros_like(real)}  # `look` takes no step
             return layout.pack(
                 {name: m._replace(values=m.values * weights.get(name, real)) for name, m in measures.items()}
             )
@@ -133,5 +133,5 @@ class StepMaker:
 
 
 def votes_at(slot: Tensor, votes: State, chosen: Tensor) -> State:
-    """Return the votes at some slots as a step on these images would; an empty dict if a method has none."""
+    """Return the votes at some slots, as in a step on these images; an empty dict if the method has none."""
     return {**{name: t[slot] for name, t in votes.items()}, "mask": chosen[slot].float()} if votes else {}

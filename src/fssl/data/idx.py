@@ -85,7 +85,7 @@ def _notes(facts: Card, paths: list[Path]) -> tuple[str, ...]:
     if not others:
         return ()
     names = ", ".join(f"'{path}'" for path in others)
-    return (f"{facts.name}: not as published, by the checksums of `fssl docs configuration`: {names}",)
+    return (f"{facts.name}: differs from the published files (checksums in `fssl docs configuration`): {names}",)
 
 
 def _batches(facts: Card, files: Files, number: int) -> Iterator[Split]:

@@ -147,9 +147,7 @@ def split_labels(
     for c, (first, end) in enumerate(zip(per_class, ends, strict=True)):
         if max(first, end) > counts[c]:
             rest = f" and {end - first} more" if further is not None else ""
-            raise UserError(
-                f"class {c} has {counts[c]} images, too few for {first} labeled{rest}; use smaller numbers of images"
-            )
+            raise UserError(f"class {c} has {counts[c]} images, too few for {first} labeled{rest}; use fewer images")
     cuts = list(zip(order, per_class, ends, strict=True))
     return [rows[:n] for rows, n, _ in cuts], [rows[n:end] for rows, n, end in cuts]
 

@@ -48,7 +48,7 @@ def read_partition(file: Path, num_images: int, expected: str | None = None) -> 
 def read_bytes(file: Path, expected: str | None) -> bytes:
     try:
         if (place := expand_home(file)).exists() and not (place.is_file() or place.is_dir()):
-            raise UserError(f"partition.file = '{file}' is no ordinary file")
+            raise UserError(f"partition.file = '{file}' is not a regular file")
         return place.read_bytes()
     except OSError as error:
         copy = COPY if expected else ""

@@ -24,7 +24,9 @@ def admit(part: ServerPart, say: Callable[[str], None]) -> None:
             again = (
                 f"remove {part.keys / site.name}.pub and the site's key, call `fssl deploy keys`, hand the new key over"
             )
-            raise UserError(f"{site.name}: this key was withdrawn, and Flower takes no key a second time; {again}")
+            raise UserError(
+                f"{site.name}: this key was withdrawn, and Flower never accepts a withdrawn key again; {again}"
+            )
     for node in there.values():
         if node.key not in kept:
             append(part.folder / TRAIL, "withdrawn", site=node.name, key=node.key)
@@ -67,5 +69,5 @@ def look(part: ServerPart) -> tuple[list[AdmittedSite], list[str]]:
     strangers = assign(sites, there).strangers
     rows += [AdmittedSite("STRANGER", "–", node.status, node.since) for node in strangers]
     warnings = [f"client {client}: {why}" for client, why in online.disputed.items()]
-    warnings += [f"{node} is none of the sites and gets no messages. {REMEDY}" for node in strangers]
+    warnings += [f"{node} is not one of the sites, so it gets no messages. {REMEDY}" for node in strangers]
     return rows, warnings

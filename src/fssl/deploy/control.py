@@ -26,7 +26,7 @@ from .programs import program, program_environment, require_file
 
 CONNECTION = "deployment"
 MOST = 300  # letters of an error message of Flower
-NOT_STARTED = "the server has not been started yet: `fssl deploy server` does that"
+NOT_STARTED = "the server has not been started yet; start it with `fssl deploy server`"
 
 
 def close_gate(server: ServerPart) -> None:
@@ -114,7 +114,7 @@ def no_answer(server: ServerPart) -> str:
 
 
 def not_the_operator(server: ServerPart) -> str:
-    return f"the server at {server.address} was not started from {server.folder}, so it refuses this command"
+    return f"the server at {server.address} was not started from {server.folder}, so it rejects this command"
 
 
 def nodes(server: ServerPart) -> list[Node]:
@@ -139,5 +139,5 @@ def is_insecure(server: ServerPart) -> bool:
 def check_security(server: ServerPart, insecure: bool) -> None:
     """Raise unless the server was started in the manner asked for, with or without keys."""
     if is_insecure(server) != insecure:
-        there, here = ("with", "add") if is_insecure(server) else ("without", "leave out")
-        raise UserError(f"the server was started {there} --insecure; {here} --insecure here, too")
+        there, here = ("with", "add") if is_insecure(server) else ("without", "remove")
+        raise UserError(f"the server was started {there} --insecure; {here} --insecure here too")

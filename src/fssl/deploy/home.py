@@ -19,10 +19,10 @@ names = ["localhost", "127.0.0.1"]  # every name and address by which sites reac
 port = {port}
 sites = [{sites}]  # in client order: the first is client 0
 
-quorum = {quorum}                  # clients without whom a round does not begin, and of whom something must come back
+quorum = {quorum}                  # least number of clients to begin a round, and of usable uploads to finish it
 wait_seconds = 600          # how long to wait for them before the run stops (it can be resumed)
 answer_seconds = 3600       # how long one client may take for a round
-# most_images = 10000       # for data.name = "folder": the most that a site can have; one that claims more is left out
+# most_images = 10000       # for data.name = "folder": the most images that a site may have; larger claims are rejected
 # test = "images"           # for data.name = "folder": the server's own images, images/test/CLASS/* to test with, and
 #                           # images/server/CLASS/* to train on with partition.labels = "server"
 """
@@ -189,7 +189,7 @@ def host_fault(host: str) -> str:
     except UnicodeError:  # a part of it is empty or too long
         name = ""
     if not HOST.fullmatch(name):
-        return f"{host!r} is no name or address of a machine"
+        return f"{host!r} is not a host name or address"
     return "" if host.isascii() else f"write {host!r} as {name!r}, as certificates do"
 
 

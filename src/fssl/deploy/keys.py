@@ -42,7 +42,7 @@ def certificates(server: ServerPart) -> list[Path]:
         write_certificate(ca, sign_certificate("fssl deployment CA", issuer_key, None, issuer_key, []))
     issuer = read_certificate(ca)
     if issuer.public_key() != issuer_key.public_key():
-        raise UserError(f"{ca_key} is not the key of {ca}; bring back the one that is")
+        raise UserError(f"{ca_key} is not the key of {ca}; restore the right one")
     write_certificate(own, sign_certificate(server.names[0], private_key(key), issuer, issuer_key, server.names))
     return [file for file in files if file not in there or file == own]
 
@@ -218,7 +218,7 @@ def read_key(path: Path, load: Callable[..., Any], *more: object, remedy: str = 
     try:
         return load(path.read_bytes(), *more)
     except ValueError:
-        raise UserError(f"{path} is damaged; bring back a whole one, or {remedy}") from None
+        raise UserError(f"{path} is damaged; restore it, or {remedy}") from None
 
 
 def read_certificate(path: Path) -> Any:

@@ -34,7 +34,7 @@ from .keys import admitted_sites
 from .programs import SUPERLINK_LOG, TailedFile
 
 ROOM = 2**20  # bytes for a run's settings, journal and first lines; the size of its models is not known yet
-LEFT_ALONE = "so the run cannot be followed; it goes on at the server, and `fssl deploy start --resume` waits for it"
+LEFT_ALONE = "so the run cannot be followed; it continues at the server, and `fssl deploy start --resume` waits for it"
 
 
 class Wanted(NamedTuple):
@@ -67,7 +67,7 @@ def start_run(part: ServerPart, wanted: Wanted, say: Callable[[str], None]) -> N
     except KeyboardInterrupt:
         append(part.folder / TRAIL, "stopped by the operator", out=out.name)
         flwr(part, "stop", number, CONNECTION)
-        complain(f"stopped; finished rounds are kept in {out}: the same command with --resume goes on")
+        complain(f"stopped; finished rounds are kept in {out}: the same command with --resume continues")
         raise
     except OSError as error:
         raise RunError(f"{error.filename or 'output'}: {error.strerror or error}, {LEFT_ALONE}") from error
@@ -132,7 +132,7 @@ def needed_at_sites(config: Config) -> list[str]:
     """Return a line for each function of a file that sites must have and allow."""
     names = [name for name in (config.method.name, config.model.name) if user_file(name)]
     wanted = [short_name(name).partition("+")[0] for name in names]
-    return [f"{name}: sites take part that have the same file in own/ and allow it in site.toml" for name in wanted]
+    return [f"{name}: only sites with the same file in own/ that allow it in site.toml take part" for name in wanted]
 
 
 def unused_labels(config: Config, images: Path | None) -> list[str]:
@@ -150,11 +150,11 @@ def await_folder(out: Path, seconds: float, say: Callable[[str], None]) -> None:
     until, lock = time.monotonic() + seconds, RunFolder(out).lock
     if not lock.is_in_use:
         return
-    say(f"{out} is in use by a run that goes on at the server; waiting up to {seconds:.0f} s for its end")
+    say(f"{out} is in use by a run that continues at the server; waiting up to {seconds:.0f} s for its end")
     while lock.is_in_use:
         if time.monotonic() > until:
             after = "`fssl deploy status` lists it; resume with --resume once it has ended"
-            raise RunError(f"{out}: the run that writes there goes on; waited {seconds:.0f} s. {after}")
+            raise RunError(f"{out}: the run that writes there is not finished; waited {seconds:.0f} s. {after}")
         time.sleep(1)
 
 
@@ -240,7 +240,7 @@ def events(journal: Path, status: Callable[[], str], patience: float) -> Iterato
             heard = time.monotonic()
         elif ended:  # and no event came after that
             why = "perhaps the server was stopped or restarted, or its disk is full"
-            raise RunError(f"the run ended without a word ({ended}), {why}{resume_hint(journal)}")
+            raise RunError(f"the run ended without a message ({ended}), {why}{resume_hint(journal)}")
         elif time.monotonic() - heard > patience:
             now, heard = status(), time.monotonic()
             ended = now if has_finished(now) else ""
@@ -249,7 +249,7 @@ def events(journal: Path, status: Callable[[], str], patience: float) -> Iterato
 
 def resume_hint(journal: Path) -> str:
     """Return the end of a line about an interrupted run: how to resume it."""
-    return f"; once the server runs, the same command with --resume goes on (log: {journal.parent / SUPERLINK_LOG})"
+    return f"; once the server runs, the same command with --resume continues (log: {journal.parent / SUPERLINK_LOG})"
 
 
 def event_of(line: str, journal: Path) -> dict[str, Any]:

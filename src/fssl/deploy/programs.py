@@ -75,7 +75,7 @@ def supernode(site: SitePart, data: Path | None, insecure: bool) -> list[str]:
     if data:
         facts["data"] = str(data)
     if any('"' in str(value) for value in facts.values()):
-        raise UserError(f"a site's folders may have no double quote in their names: {site.folder}")
+        raise UserError(f"a site's path must not contain a double quote: {site.folder}")
     config = " ".join(f"{key}={toml_text(value)}" for key, value in facts.items())
     words = [sys.executable, "-m", SUPERNODE, str(site.folder / "flwr"), str(site.port)]
     words += ["--superlink", site.server, "--node-config", config]
@@ -180,7 +180,7 @@ def check_port(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise UserError(
-                f"port {port} on {host}: {error.strerror}; is it running already? (else: `port` in the settings)"
+                f"port {port} on {host}: {error.strerror}; stop the program that uses it, or change `port`"
             ) from None
 
 

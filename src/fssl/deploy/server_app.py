@@ -142,7 +142,7 @@ def server_dataset(config: Config, test: Path | None, clients: int) -> Dataset:
     check_fact(config, ENGINE, OWN_IMAGES, "a deployment whose sites hold their own images")
     check_federated(config)
     if test is None:
-        raise UserError("server.toml: `test` is missing: where the server has its test images (test/CLASS/*)")
+        raise UserError("server.toml: `test` is missing; name the folder of the server's test images (test/CLASS/*)")
     own = load_server(test, agreed)
     images = np.concatenate((np.zeros((1, agreed.size, agreed.size, agreed.channels), np.uint8), own.train.images))
     labels = np.concatenate((np.full(1, -1), own.train.labels))
@@ -160,7 +160,7 @@ def check_federated(config: Config) -> None:
     if config.privacy.aggregation == "secagg+":
         raise UserError(f"{given}, and what they report of them would not be masked by privacy.aggregation = 'secagg+'")
     if config.records.metrics != "accuracy":
-        raise UserError(f"{given} and report accuracy and loss alone; remove records.metrics, or use 'accuracy'")
+        raise UserError(f"{given} and report only accuracy and loss; remove records.metrics, or use 'accuracy'")
 
 
 def of_round(line: Line) -> dict[str, Any]:

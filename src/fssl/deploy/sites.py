@@ -60,7 +60,7 @@ def await_server(part: SitePart, insecure: bool, say: Callable[[str], None]) -> 
     if manner == "TLS" and insecure:
         raise UserError(f"{part.name}: the server at {part.server} is encrypted; start this site without --insecure")
     if manner == "plain" and not insecure:
-        hint = "start it without that, or for a trial on one machine this site with --insecure, too"
+        hint = "restart it without --insecure, or for a trial on one machine start this site with --insecure, too"
         raise UserError(f"{part.name}: the server at {part.server} was started with --insecure; {hint}")
 
 
@@ -88,7 +88,7 @@ def keep_connected(part: SitePart, words: list[str], log: Path, say: Callable[[s
     while True:
         with background_program(words, part.folder, log) as process:
             if not wait_for(CONNECTED, process, log, 20) and process.poll() is None:
-                say(f"{part.name}: {part.server} does not let sites in yet; it goes on trying")
+                say(f"{part.name}: {part.server} does not admit sites yet; trying again")
             if wait_for(CONNECTED, process, log):
                 say(f"{part.name}: connected")
                 append(
@@ -98,7 +98,7 @@ def keep_connected(part: SitePart, words: list[str], log: Path, say: Callable[[s
                 append(part.folder / TRAIL, "disconnected", server=part.server)
             process.wait()
         if DISMISSED in since_start(log.read_text(errors="replace")):
-            either = "the server takes its key no longer, or somebody stopped Flower's program"
+            either = "the server no longer accepts its key, or Flower's program was stopped"
             raise RunError(f"{part.name} ended: {either} (log: {log})")
         reason = exit_reason(log)
         if REFUSED not in reason or time.monotonic() > until:
@@ -106,7 +106,7 @@ def keep_connected(part: SitePart, words: list[str], log: Path, say: Callable[[s
         if not reported:
             reported = True
             say(
-                f"{part.name}: the server refuses this key: it was not admitted, or a program that has it is connected"
+                f"{part.name}: the server rejects this key: it was not admitted, or another program uses it"
                 f" (after a restart this takes up to a minute); trying again for {ADMISSION // 60} minutes"
             )
         time.sleep(PAUSE)
@@ -129,7 +129,7 @@ def follow_site(process: subprocess.Popen[bytes], log: Path, say: Callable[[str]
                 say(line.removeprefix(COMPLAINT))
             elif wait and float(wait[1]) >= LOST and not lost:
                 lost = True
-                say("the server does not answer; it goes on trying")
+                say("the server does not answer; trying again")
             elif lost and RECONNECTED in line:
                 lost = False
                 say("the server answers again")

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 UNIT = """# {what}
-# Copy it to /etc/systemd/system, say which user runs it, then: systemctl enable --now {name}
+# Copy it to /etc/systemd/system, set its user, then: systemctl enable --now {name}
 [Unit]
 Description=fssl: {what}
 Wants=network-online.target
@@ -51,7 +51,7 @@ USER fssl
 ENV FSSL_CACHE=/part/cache
 ENTRYPOINT ["fssl", "deploy"]
 """
-COMPOSE = """# Written by `fssl deploy init --container`; we have not run it. Each machine keeps its own services alone.
+COMPOSE = """# Written by `fssl deploy init --container`; we have not run it. Keep only the services of this machine.
 services:
 """
 SERVICE = """  {name}:

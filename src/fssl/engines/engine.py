@@ -358,7 +358,7 @@ def check_parameters(round: int, before: Server, after: Server) -> None:
     lacking = [name for name in before.weights.params if name not in after.weights.params]
     if lacking:
         raise RunError(
-            f"round {round}: the method's `aggregate` gives a model without {lacking[0]}; a mean of uploads that all"
+            f"round {round}: the method's `aggregate` returns a model without {lacking[0]}; a mean of uploads that all"
             " count 0 is empty, and the server's model then stays as it is"
         )
 

@@ -75,7 +75,7 @@ def client_error(federation: Federation, round: int, client: int, error: Excepti
         return ClientError(f"{where}: {reason}")
     save_step(federation, folder / SAVED, where, client, error)
     again = shlex.join(["fssl", "replay", str(folder / SAVED)])
-    return ClientError(f"{where}: {reason}; `{again}` takes this step again")
+    return ClientError(f"{where}: {reason}; `{again}` repeats this step")
 
 
 def name_of(client: int) -> str:
@@ -104,7 +104,7 @@ def load_step(path: Path, trust: bool = False) -> SavedStep:
             raise ValueError("it has no checksum")
         config, client, where = parse(parse_toml(str(facts["config"]))), int(facts["client"]), str(facts["where"])
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"{path} is no saved step ({error_text(error)})") from None
+        raise UserError(f"{path} is not a saved step ({error_text(error)})") from None
     federation = Federation(prepare(with_kept_files(config, path, trust)))
     if client <= OWN_NUMBER and config.server_epochs:
         federation = federation.of_server()
@@ -135,7 +135,7 @@ def with_kept_files(config: Config, path: Path, trust: bool) -> Config:
     if foreign and not trust:
         key, given = next(iter(foreign.items()))
         raise UserError(
-            f"{path}: its {key} = '{given}' is not that of its run folder; check it, then trust it", "trust"
+            f"{path}: its {key} = '{given}' differs from its run folder's; check it, then trust it", "trust"
         )
     file, name, network = (str(copy or given) if given else None for given, copy in copies.values())
     return replace(

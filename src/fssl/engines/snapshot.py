@@ -56,7 +56,7 @@ def restore(like: Snapshot, saved: Saved) -> Snapshot:
     snapshot = Snapshot(saved.round, server, group("clients"), velocity, found["optimizer"], found["smooth"], training)
     unknown = saved.tensors.keys() - flat(snapshot).keys()
     if unknown:
-        raise UserError(f"the checkpoint does not fit: nothing is called {min(unknown)} here (another version?)")
+        raise UserError(f"the checkpoint does not fit: this version does not know {min(unknown)}")
     return snapshot
 
 

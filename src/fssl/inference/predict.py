@@ -76,7 +76,7 @@ def check_measures(folder: Path, overwrite: bool) -> None:
     """Reject, before the work, a folder that cannot take measures, or has files of their names."""
     check_folder("measures", folder)
     if RunFolder(folder).is_of_a_run:  # its measures.json is another file
-        raise UserError(f"{folder}: is a run folder; expected another one, such as {folder / 'measures'}", "measures")
+        raise UserError(f"{folder}: is a run folder; choose another one, such as {folder / 'measures'}", "measures")
     for name in QUALITY_FILES:
         check_new("measures", folder / name, overwrite)
 
@@ -89,7 +89,7 @@ def report_measures(console: Console, made: Predictions, folder: Path | None, ti
             them = f"folder {them} is" if len(others) == 1 else f"folders {them} are"
             say(console, f"no accuracy: {them} none of the model's classes ({shortened(made.classes, 10)})")
         if folder:
-            say(console, f"{folder} is not written: not every image lies in a folder that is called like a class")
+            say(console, f"{folder} is not written: because some images are not in a folder named like a class")
         return
     answers = answers_of(made.probabilities, made.truth)
     say(console, measures_text(answers))

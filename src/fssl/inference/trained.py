@@ -204,7 +204,7 @@ def model_notes(model: Trained, run: Path, which: str) -> list[str]:
     elif model.round < model.config.rounds and not RunFolder(run).is_finished:
         said = [f"by the model of round {model.round}; the run continues to round {model.config.rounds}"]
     if not which and model.config.server.ship == "ema":
-        said += ["by the smoothed model (server.ship = ema); --model plain takes the other"]
+        said += ["by the smoothed model (server.ship = ema); --model plain uses the other"]
     return said
 
 

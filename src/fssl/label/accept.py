@@ -38,7 +38,7 @@ class Accept:
         Returns:
             Booleans [B].
         """
-        raise NotImplementedError("a rule for sure labels has a `sure`")
+        raise NotImplementedError("a rule for sure labels must define `sure`")
 
     def weight(self, p: Tensor, state: State) -> Tensor:
         """Return how much a label from each row counts [B], from 0 to 1; called if the rule `weighs`.
@@ -46,7 +46,7 @@ class Accept:
         A rule for targets sees only `sure`. Its mask becomes the mean over all levels from 0 to 1 of what it would
         be if `sure` were a weight of at least that level.
         """
-        raise NotImplementedError("a rule with weighs = True has a `weight`")
+        raise NotImplementedError("a rule with weighs = True must define `weight`")
 
     def update(self, votes: State, u_slot: Tensor, state: State) -> State:
         """Return the rule's tensors after a step, all that `init` has; by default unchanged.

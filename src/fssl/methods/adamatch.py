@@ -160,16 +160,18 @@ class AdaMatch(FixMatch):
     "released code",
     client="running means",
     server="means of predictions",
-    note="mean predictions and the mean confidence on labeled images go up with the model, and their number",
+    note="clients also send mean predictions, the mean confidence on labeled images, and their number",
     label="AdaMatch",
 )
 def adamatch(
     tau: Tau = 0.95,
     mu_u: MuU = 1.0,
     ema: Ema = 0.999,
-    interpolate: Annotated[bool, "logits of labeled images are mixed with those of a pass over them alone"] = False,
-    strong_labels: Annotated[bool, "labeled images are shown in strong views, too"] = False,
-    ramp_rounds: Annotated[float, Range(0.0, 1e9), "rounds until labels weigh mu_u; 0: from the start"] = 0.0,
+    interpolate: Annotated[bool, "mix logits of labeled images with those of a separate pass over them"] = False,
+    strong_labels: Annotated[bool, "also show strong views of labeled images"] = False,
+    ramp_rounds: Annotated[
+        float, Range(0.0, 1e9), "rounds until pseudo-labels have weight mu_u; 0: from the start"
+    ] = 0.0,
     share: Annotated[bool, "clients send the means that clients without labels use"] = True,
 ) -> AdaMatch:
     """FixMatch-LPL on predictions aligned with those on labeled images, above a threshold relative to theirs.

@@ -213,11 +213,11 @@ class Method:
 
     def visit(self, net: Net, payload: Payload, local: Local, u_weak: Tensor, sweep: Sweep) -> Local:
         """Return the client after one batch of the sweep, given its weak views and their places in the pool."""
-        raise NotImplementedError("a method whose recipe has sweep=True has a `visit`")
+        raise NotImplementedError("a method whose recipe has sweep=True must define `visit`")
 
     def chosen(self, local: Local) -> Tensor:
         """Return the images of its pool that the client trains on, as booleans by slot; called after the sweep."""
-        raise NotImplementedError("a method whose recipe has chooses=True has a `chosen`")
+        raise NotImplementedError("a method whose recipe has chooses=True must define `chosen`")
 
     def votes(self, local: Local) -> State:
         """Return the votes on each image of the pool, by slot; for the probes, of a method that chooses.

@@ -211,7 +211,7 @@ def first_stage(card: Card) -> int:
     "Li et al. 2023",
     "released code",
     server="model of older rounds, class counts",
-    note="class counts go down and up with the model; for clients of which some know all labels and some none",
+    note="sends class counts both ways; for federations in which some clients know all labels and the others none",
     label="CBAFed",
     look="sky dot diamond",
 )
@@ -221,12 +221,12 @@ def cbafed(
     ] = 27,
     base: Annotated[Share, "a class's threshold: its share of labels, plus base, minus the shares' spread"] = 0.84,
     cap: Annotated[Threshold, ByDataset(lambda card: 0.9 if card.name == "svhn" else 0.95), "largest threshold"] = 0.95,
-    rare: Annotated[Share, "share of labels below which unsure images get a class that comes second"] = 0.03,
+    rare: Annotated[Share, "label share below which a class is also accepted as second-likeliest"] = 0.03,
     labeled_epochs: Annotated[
         int, Range(1, 10_000), "epochs of a client with labels; others take train.local_epochs"
     ] = 11,
     unlabeled_rate: UnlabeledRate = 2 / 3,
-    residual: Annotated[bool, "weights are mixed with those of older rounds"] = True,
+    residual: Annotated[bool, "mix weights with those of older rounds"] = True,
 ) -> CBAFed:
     """Clients without labels train on what the broadcast model labels, with thresholds by class.
 

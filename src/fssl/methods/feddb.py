@@ -139,16 +139,16 @@ def released_shares(pi: Shares) -> Shares:
     return a
 
 
-@Source("Zhu et al. 2024", "released code", note="its prior goes up with the model", label="FedDB", look="green dash x")
+@Source("Zhu et al. 2024", "released code", note="clients also send their prior", label="FedDB", look="green dash x")
 def feddb(
     tau: Tau = 0.95,
     mu_u: MuU = 1.0,
-    ema: Annotated[Share, "with online: share of the local model's running prior that survives a step"] = 0.5,
+    ema: Annotated[Share, "with online: decay per step of the local model's running prior"] = 0.5,
     dma: Annotated[
         Literal["exact", "released", "off"],
         "clients weigh so that their priors add up to a uniform one (exact), nearly so (released), or by size (off)",
     ] = "released",
-    online: Annotated[bool, "the local model labels, divided by its running prior"] = False,
+    online: Annotated[bool, "label with the local model, divided by its running prior"] = False,
     passes: Passes = "separate",
 ) -> FedDB:
     """The broadcast model labels each pool once per round, its probabilities divided by its mean prediction.

@@ -110,16 +110,18 @@ def kept(weights: Weights) -> State:
 
 @Source("Zhang et al. 2023", "released code", client="own model", label="FedLoKe", look="orange dash triangle-up")
 def fedloke(
-    mu_own: Annotated[Share, "share of the own model that survives the next broadcast"] = 0.9,
-    filter: Annotated[Literal["entropy", "confidence"], "labels count below delta, or from tau on"] = "entropy",
-    delta: Annotated[float, Range(1e-9, 1e9), "entropy below which a label counts"] = 0.1,
+    mu_own: Annotated[Share, "share of the client's own model that is kept at a broadcast"] = 0.9,
+    filter: Annotated[
+        Literal["entropy", "confidence"], "accept labels by entropy (below delta) or by confidence (at least tau)"
+    ] = "entropy",
+    delta: Annotated[float, Range(1e-9, 1e9), "entropy below which a label is accepted"] = 0.1,
     tau: Tau = 0.95,
     mu_u: MuU = 1.0,
     ramp_rounds: Annotated[
         float,
         Range(0.0, 1e9),
         ByDataset(lambda card: 0.4 * card.rounds),
-        "rounds until labels weigh mu_u; 0: from the start",
+        "rounds until pseudo-labels have weight mu_u; 0: from the start",
     ] = 120,
     passes: Passes = "separate",
 ) -> FedLoKe:

@@ -224,21 +224,21 @@ def majority(p_l: Tensor, p_h: list[Tensor], present: Tensor) -> Tensor:
     "Jeong et al. 2021",
     "reconstruction",
     server="psi per client",
-    note="two parts of every kernel; half of what goes down are helpers, of use every 10th round only",
+    note="two parts per kernel; half of the download are helpers, used only every 10th round",
     label="FedMatch",
     look="purple dash star",
 )
 def fedmatch(
-    lr: Annotated[RateFactor, "of plain SGD without momentum or decay; train.lr does not apply"] = 0.01,
+    lr: Annotated[RateFactor, "learning rate of plain SGD; train.lr does not apply"] = 0.01,
     tau: Tau = 0.95,
     lam_s: Annotated[Weight, "weight of the labeled loss"] = 10.0,
     lam_iccs: Annotated[Weight, "weight of pseudo-labels and agreement"] = 0.01,
     lam_l2: Annotated[Weight, "weight of ||sigma - psi||^2"] = 10.0,
     lam_l1: Annotated[Weight, "weight of ||psi||_1"] = 1e-4,
-    helpers: Annotated[int, Range(1, 100), "similar clients whose psi comes along"] = 2,
+    helpers: Annotated[int, Range(1, 100), "number of similar clients whose psi is sent"] = 2,
     helper_interval: Annotated[int, Range(1, 1e6), "rounds from one choice of helpers to the next"] = 10,
     patience: Annotated[
-        int, Range(0, 1e6), "so many rounds of a client without a lower labeled loss divide its lr by 3; 0: never"
+        int, Range(0, 1e6), "divide a client's lr by 3 after this many rounds without a lower labeled loss; 0: never"
     ] = 0,
 ) -> FedMatch:
     """Kernels as sums of sigma (from labels) and psi (from agreement with similar clients).

@@ -39,7 +39,7 @@ def flexmatch(
     mu_u: MuU = 1.0,
     warmup: Annotated[bool, "the denominator also counts images not labeled yet"] = True,
     persistent: Annotated[bool, "the table survives rounds"] = True,
-    count: Annotated[Literal["final", "local"], "with SAGE on it, the label that enters the table"] = "final",
+    count: Annotated[Literal["final", "local"], "with +sage: the label that the table stores"] = "final",
 ) -> FlexMatch:
     """FixMatch-LPL that accepts hard classes earlier; its table of labels survives rounds."""
     return FlexMatch(accept=FlexThreshold(tau, warmup, persistent), mu_u=mu_u, count=count)

@@ -108,7 +108,7 @@ class FLFL(SemiFL):
 @Source(
     "Lee et al. 2024",
     "released code",
-    note="it also sends a threshold and how many images it used",
+    note="clients also send a threshold and the number of images used",
     label="(FL)²",
     look="vermilion dot triangle-down",
 )

@@ -33,12 +33,8 @@ def freematch(
     mu_u: MuU = 1.0,
     saf: Annotated[Weight, "weight of the fairness term; 0: off"] = 0.05,
     ema: Ema = 0.999,
-    lowest: Annotated[
-        Share, ByDataset(lambda card: 0.9 if card.name == "svhn" else 0.0), "thresholds below are raised to it"
-    ] = 0.0,
-    highest: Annotated[
-        Share, ByDataset(lambda card: 0.95 if card.name == "svhn" else 1.0), "thresholds above are cut to it"
-    ] = 1.0,
+    lowest: Annotated[Share, ByDataset(lambda card: 0.9 if card.name == "svhn" else 0.0), "lowest threshold"] = 0.0,
+    highest: Annotated[Share, ByDataset(lambda card: 0.95 if card.name == "svhn" else 1.0), "highest threshold"] = 1.0,
 ) -> FreeMatch:
     """FixMatch-LPL whose threshold follows the client's confidence, class by class; no threshold is set.
 

@@ -142,7 +142,7 @@ def check_effect(runs: Iterable[tuple[Config, Method]]) -> None:
                 useful.add(key)
             else:
                 useless[key] = (
-                    f"method.{key} = {as_typed(value)} changes nothing in '{name}' with these settings; leave it out"
+                    f"method.{key} = {as_typed(value)} has no effect in '{name}' with these settings; remove it"
                 )
     for key, text in useless.items():
         if key not in useful:

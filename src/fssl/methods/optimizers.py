@@ -45,8 +45,7 @@ class Optimizer:
         """Return the rate of this step; raise if the place in the schedule is unknown."""
         if self.scheduled:
             raise UserError(
-                "train.schedule or train.cooldown moves the rate, and its step does not ask for it:"
-                " self.optimizer.at(batch.clock)"
+                "train.schedule or train.cooldown has no effect: its step never calls self.optimizer.at(batch.clock)"
             )
         return self.lr
 

@@ -156,7 +156,7 @@ def epochs_for(card: Card) -> int | None:
     "Chen and Wang 2026",
     "released code",
     server="class prior",
-    note="two heads go both ways, the prior down, class counts up",
+    note="also sends two heads both ways, the prior down and class counts up",
     label="ProxyFL",
     look="vermilion dash square",
 )
@@ -164,13 +164,13 @@ def proxyfl(
     tau: Tau = 0.95,
     mu_u: MuU = 1.0,
     beta: Annotated[Weight, "weight of the contrast"] = 1.0,
-    ema: Annotated[Share, "share of the class prior that survives a round"] = 0.99,
+    ema: Annotated[Share, "decay of the class prior per round"] = 0.99,
     tuning_epochs: Annotated[
         int, Range(0, 1e6), ByDataset(epochs_for), "epochs in which the server tunes classifier rows"
     ] = 100,
     tuning_lr: Annotated[RateFactor, "learning rate of that tuning"] = 0.005,
-    tuning_batch: Annotated[int, Range(1, 1e6), "classifier rows in a step of it"] = 4,
-    margin: Annotated[bool, "the tuning asks for a distance between classes"] = True,
+    tuning_batch: Annotated[int, Range(1, 1e6), "classifier rows per step of that tuning"] = 4,
+    margin: Annotated[bool, "tune with a margin between classes"] = True,
     mask: Annotated[Literal["union", "global"], "which model must be sure: either, or the global one"] = "union",
     icpl_labels: Annotated[
         Literal["global", "given"], "classes of labeled images in the contrast: the global model's, or their own"

@@ -188,16 +188,16 @@ def group_name(group: int) -> str:
     "Liang et al. 2022",
     "released code",
     client="teacher",
-    note="a model for each group goes up; for clients of which some know all labels and some none",
+    note="sends a model for each group; for federations in which some clients know all labels and the others none",
     label="RSCFed",
     look="green dot pentagon",
 )
 def rscfed(
     groups: Annotated[int, Range(1, 100), "groups of train.clients_per_round clients in a round"] = 3,
     mu_u: MuU = 0.02,
-    ema: Annotated[Share, "share of the teacher that survives a step, at most"] = 0.999,
+    ema: Annotated[Share, "largest decay of the teacher per step"] = 0.999,
     beta: Annotated[Weight, "how much less a far model counts in a group with labels"] = 100.0,
-    beta_unlabeled: Annotated[Weight, "the same in a group without"] = 1e4,
+    beta_unlabeled: Annotated[Weight, "the same in a group without labels"] = 1e4,
     boost: Annotated[float, Range(0.0, 1e6), "how much more a client with labels counts"] = 6.0,
     unlabeled_rate: UnlabeledRate = 0.7,
 ) -> RSCFed:

@@ -11,9 +11,9 @@ from .base import Method, Source
 from .fixmatch import FixMatch, fixmatch_lpl
 from .shared_settings import LabelBN, MuU, Share, Tau, VoteChoice
 
-Kappa = Annotated[float, Range(0.0, 1e9), "how fast the local vote loses weight as confidences part"]
-Cpg = Annotated[bool, "where the local model is unsure, the global one labels"]
-Cdsc = Annotated[bool, "the gap of confidences weighs the votes"]
+Kappa = Annotated[float, Range(0.0, 1e9), "how fast the local vote's weight falls with the confidence gap"]
+Cpg = Annotated[bool, "use global labels where the local model is unsure"]
+Cdsc = Annotated[bool, "weight the votes by the confidence gap"]
 Lam = Annotated[Share | None, "a fixed weight of the local vote"]
 Whose = Annotated[Order, "which model comes first"]
 

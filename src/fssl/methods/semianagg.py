@@ -148,8 +148,8 @@ def unlikeness(likeness: Sequence[Tensor]) -> list[float]:
     "Elbatel et al. 2024",
     "released code",
     server="a random network",
-    note="a random network goes down; by class, cosines of features and counts of labels go up; for clients of which"
-    " some know all labels and some none",
+    note="a random network goes down; by class, cosines of features and counts of labels go up; for federations"
+    " in which some clients know all labels and the others none",
     label="SemiAnAgg",
 )
 def semianagg(

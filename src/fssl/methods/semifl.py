@@ -124,7 +124,7 @@ class SemiFL(Method):
 @Source(
     "Diao et al. 2022",
     "released code",
-    note="it also sends how many images it trained on",
+    note="clients also send their number of training images",
     label="SemiFL",
     look="blue dot pentagon",
 )
@@ -132,7 +132,7 @@ def semifl(
     tau: Tau = 0.95,
     mu_fix: Annotated[Weight, "weight of the loss on sure images"] = 1.0,
     mu_mix: Annotated[Weight, "weight of the loss on mixtures; 0: off"] = 1.0,
-    beta: Annotated[float, Range(0.01, 100.0), "of the Beta distribution of a batch's share in mixtures"] = 0.75,
+    beta: Annotated[float, Range(0.01, 100.0), "parameter of the Beta distribution of mixing shares"] = 0.75,
 ) -> SemiFL:
     """The broadcast model labels each pool once per round; clients train on sure images and on mixtures of them.
 

@@ -7,14 +7,14 @@ from ..config import Range
 Threshold = Annotated[float, Range(1e-9, 1.0)]  # a probability, counted from this value on
 Tau = Annotated[Threshold, "least probability of a label that counts"]
 Share = Annotated[float, Range(0.0, 1.0)]
-Ema = Annotated[Share, "share of the running means that survives a step"]
+Ema = Annotated[Share, "decay of the running means per step"]
 Weight = Annotated[float, Range(0.0, 1e6)]  # of a term in the loss
 MuU = Annotated[Weight, "weight of the unlabeled loss"]
 MuProx = Annotated[Weight, "weight of the pull towards the broadcast model"]
 RateFactor = Annotated[float, Range(0.0, 1e6)]  # of learning
 RelativeRate = Annotated[float, Range(1e-9, 1e6)]
-StudentRate = Annotated[RelativeRate, "learning rate of the student, in those of the model"]
-UnlabeledRate = Annotated[RelativeRate, "learning rate of clients without labels, in train.lr"]
+StudentRate = Annotated[RelativeRate, "learning rate of the student, as a multiple of the model's"]
+UnlabeledRate = Annotated[RelativeRate, "learning rate of clients without labels, as a multiple of train.lr"]
 WinnerBy = Annotated[
     Literal["variance", "entropy", "max"],
     "the model that labels an image: larger variance or maximum of its probabilities, or smaller entropy",

@@ -13,8 +13,8 @@ from .shared_settings import Ema, MuU
 def softmatch(
     mu_u: MuU = 1.0,
     ema: Ema = 0.999,
-    n_sigma: Annotated[float, Range(0.0, 1e3), "weights fall n_sigma times as fast as the confidences spread"] = 2.0,
-    align: Annotated[bool, "confidences are those of probabilities divided by their running mean"] = True,
+    n_sigma: Annotated[float, Range(0.0, 1e3), "how fast weights fall, in units of 1 / sigma"] = 2.0,
+    align: Annotated[bool, "divide probabilities by their running mean before comparing confidences"] = True,
 ) -> FixMatch:
     """FixMatch-LPL in which every label counts, less the further its confidence is below the client's mean."""
     return FixMatch(accept=SoftWeight(ema, n_sigma, align), mu_u=mu_u)

@@ -165,22 +165,18 @@ def projected(feature: Tensor, params: State) -> Tensor:
 @Source(
     "Zhang et al. 2024",
     "released code",
-    note="two networks go down and up; for clients of which some know all labels and some none",
+    note="sends two networks both ways; for federations in which some clients know all labels and the others none",
     label="Twin-sight",
 )
 def twin_sight(
     contrast: Annotated[Weight, "weight of the twin's contrast"] = 0.5,
     temperature: Annotated[float, Range(1e-3, 1e3), "of the contrast"] = 0.07,
     neighbors: Annotated[Weight, "weight of the distance between both networks' neighborhoods"] = 1.0,
-    scale: Annotated[Scale, "of that distance: B xor 2, as released, or B squared"] = "released",
+    scale: Annotated[Scale, "divisor of that distance: B xor 2, as released, or B squared"] = "released",
     pseudo: Annotated[Weight, "weight of pseudo-labels at clients without labels; 0: none"] = 0.0,
-    swap: Annotated[bool, "the strong view labels the weak one, as released, and not the reverse"] = True,
-    lowest: Annotated[
-        Share, ByDataset(lambda card: 0.9 if card.name == "svhn" else 0.0), "thresholds below are raised to it"
-    ] = 0.0,
-    highest: Annotated[
-        Share, ByDataset(lambda card: 0.95 if card.name == "svhn" else 1.0), "thresholds above are cut to it"
-    ] = 1.0,
+    swap: Annotated[bool, "label the weak view by the strong one, as released"] = True,
+    lowest: Annotated[Share, ByDataset(lambda card: 0.9 if card.name == "svhn" else 0.0), "lowest threshold"] = 0.0,
+    highest: Annotated[Share, ByDataset(lambda card: 0.95 if card.name == "svhn" else 1.0), "highest threshold"] = 1.0,
 ) -> TwinSight:
     """A supervised network and an unsupervised twin learn to have the same neighbors; the first one is tested."""
     return TwinSight(

@@ -73,7 +73,7 @@ def uda(
     tau: Tau = 0.8,
     mu_u: MuU = 1.0,
     temperature: Annotated[float, Range(1e-3, 1.0), "sharpens labels: each is p^(1/T), normalized"] = 0.4,
-    tsa: Annotated[Tsa, "how the limit grows above which labeled images do not count"] = "none",
+    tsa: Annotated[Tsa, "growth of the limit above which labeled images are dropped"] = "none",
     tsa_rounds: Annotated[
         float, Range(1.0, 1e9), ByDataset(lambda card: float(card.rounds)), "with tsa: rounds until all of them count"
     ] = 300.0,

@@ -41,7 +41,7 @@ def find_timm(name: str) -> Callable[..., nn.Module]:
 
     def build(channels: int, classes: int, width: int, size: int = 224) -> TimmNet:
         if width != 4:
-            raise UserError(f"model.width = {width}: network '{name}' has one width; leave it out, or set it to 4")
+            raise UserError(f"model.width = {width}: network '{name}' has a single width; remove it")
         facts = timm.get_pretrained_cfg(known)
         fixed = {"img_size": size} if facts and facts.fixed_input_size else {}  # else any size works
         try:

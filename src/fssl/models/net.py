@@ -94,7 +94,7 @@ class Net:
     def check(self, size: int) -> None:
         """Reject a network that a federation could not train, by calling it as a step and a test would."""
         if CLASSIFIER in self.first.buffers:
-            raise UserError(f"network '{self.name}': its head is frozen (requires_grad), and must learn")
+            raise UserError(f"network '{self.name}': its head is frozen; set requires_grad")
         if CLASSIFIER not in self.first.params:
             raise UserError(
                 f"network '{self.name}': its last layer must be self.head = fssl.models.Head(features, classes)"
@@ -228,7 +228,7 @@ def build_module(name: str, channels: int, classes: int, width: int, **choices: 
     offered = build(signature, "network", name, builder).parameters  # some classes in C have none
     for key, usual in USUAL_LAYERS.items():
         if key not in offered and choices.get(key, usual) != usual:
-            raise UserError(f"model.{key} = '{choices[key]}': network '{name}' has no choice of it; leave it out")
+            raise UserError(f"model.{key} = '{choices[key]}': network '{name}' has no such choice; remove it")
     taken = {key: value for key, value in choices.items() if key in offered}
     module = build(builder, "network", name, channels, classes, width, **taken)
     if not isinstance(module, nn.Module):

@@ -16,7 +16,7 @@ from .published import PAPER, PRINTED, SEEDS, End, PublishedTable, Row, Wanted, 
 from .setups import Setup, by_setup, changes_since, differences, own_recipe, result_at
 
 GAIN_ROW = "SAGE minus best other"
-GAVE_WAY = "behind runs that are longer or nearer to the paper's setting"
+GAVE_WAY = "other runs are longer or closer to the paper's setting"
 Known = Mapping[Setup, Sequence[Run]]
 NEAR = 5.0  # points below the paper's best other method: one that is farther behind cannot replace it
 
@@ -246,7 +246,7 @@ def best_cell(choices: Mapping[tuple[str, ...], list[Run]], end: End) -> TableCe
     if any(run.damaged for run in runs):
         remarks.append("damaged lines of the record were skipped")
     if any(run.remark for run in runs):
-        remarks.append("a record that was edited since, and accepted")
+        remarks.append("a record that was edited and accepted")
     if len(commits := commits_of(runs)) > 1:
         remarks.append(f"runs of several commits: {', '.join(commits)}")
     remarks += changes_since(tuple(runs))

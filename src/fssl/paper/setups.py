@@ -67,7 +67,7 @@ def by_setup(runs: Iterable[Run]) -> tuple[dict[Setup, list[Run]], dict[Path, st
 
 STRANGE: dict[str, Callable[[Config], object]] = {
     "a folder of images": lambda config: config.card.is_folder,
-    "images that a script gave": lambda config: config.data.digest,
+    "images passed in Python": lambda config: config.data.digest,
     "a partition from a file": lambda config: config.partition.file is not None,
     # Running them would also be wrong: reading a record must not execute a user's file.
     "a custom method or network": lambda config: config.own_files,

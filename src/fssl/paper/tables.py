@@ -115,7 +115,7 @@ def print_scoreboard(console: Console, board: Scoreboard, out: Path) -> None:
         for text in (BOARD_LEGEND, *board_remarks(board)):
             say(console, text)
         is_drawn = has_matplotlib()
-        say(console, f"picture: {out / PICTURE}" if is_drawn else "no picture: pip install 'fssl[plots]' draws one")
+        say(console, f"picture: {out / PICTURE}" if is_drawn else "no picture: drawing needs pip install 'fssl[plots]'")
     say(console, "")
 
 
@@ -147,7 +147,7 @@ def summary(filled: FilledTable) -> Iterator[list[str]]:
 NO_CELL = "of no cell"
 UNFINISHED = "unfinished (--short shows such runs)"
 TOO_SHORT = "too short (--short shows such runs)"
-BEHIND = "behind runs that are longer or nearer to its setting"
+BEHIND = "other runs are longer or closer to its setting"
 UNREAD = ("with a record that cannot be used", "without a finished round")
 WITH_A_CELL = (UNFINISHED, TOO_SHORT, *reversed(UNREAD), BEHIND)
 
@@ -234,5 +234,5 @@ def other_page(result: Tables) -> str:
     notes = [*markdown_notes(shown), *(f"- {escape_markdown(text)}" for text in other_remarks(result))]
     lines = [f"# {filled.table.title}", "", markdown(shown), *notes]
     if nowhere := without_cell(result):
-        lines += ["", "## Runs of no cell", "", unused_list(nowhere).rstrip()]
+        lines += ["", "## Runs in no cell", "", unused_list(nowhere).rstrip()]
     return "\n".join(lines) + "\n"

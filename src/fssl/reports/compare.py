@@ -222,8 +222,8 @@ def signs(overviews: Iterable[Grid]) -> list[str]:
     """Return an explanation of each mark after seeds, if there are any."""
     seen = {sign for overview in overviews for texts in overview.rows for sign in texts[1]}
     meanings = {
-        "*": "* unfinished: the last of its rounds so far",
-        "!": "! a record that was edited since it was written, and accepted",
+        "*": "* unfinished: the mean of its last rounds so far",
+        "!": "! a record that was edited and accepted",
     }
     return [text for sign, text in meanings.items() if sign in seen]
 
@@ -231,7 +231,7 @@ def signs(overviews: Iterable[Grid]) -> list[str]:
 def remarks(every: FoundRuns, judged: FoundRuns, shown: Sequence[Run], measure: str) -> list[str]:
     """Return sentences on runs that the tables omit, or judge by another measure than their settings name."""
     named = sorted({run.config.records.metrics for run in every.runs})
-    several_measures = f"These runs are of several headline measures ({', '.join(named)}): --measure chooses one"
+    several_measures = f"These runs have different headline measures ({', '.join(named)}); choose one with --measure"
     used = {run.path for run in shown}
     repeats = [str(run.path) for run in judged.runs if run.path not in used]
     left_out = (

@@ -271,7 +271,7 @@ def read_run(folder: RunFolder) -> Run | None:
 
 
 def edited(fault: str) -> str:
-    return f"{fault}; `fssl records accept` seals an edited record anew"
+    return f"{fault}; `fssl records accept` accepts an edited record"
 
 
 def accepted_text(remark: str) -> str:
@@ -410,7 +410,7 @@ def privacy_text(run: Run) -> str:
     spent = run.extras.summary.get("privacy") if run.has_end else None
     if not isinstance(spent, dict) or not all(is_number(spent.get(key)) for key in ("hidden", "known", "delta")):
         return ""
-    known = f"{spent['known']:.3g} for who knows who took part"
+    known = f"{spent['known']:.3g} against an adversary who knows the participants"
     return f"epsilon {spent['hidden']:.3g} with delta {spent['delta']:g}; {known}"
 
 

@@ -59,7 +59,7 @@ def print_run(console: Console, path: Path) -> None:
     folder = RunFolder(path)
     if not folder.config_file.is_file():
         near = " or ".join(near_runs(path))
-        hint = f"did you mean {near}?" if near else "`fssl run` makes one, `fssl compare` takes many"
+        hint = f"did you mean {near}?" if near else "`fssl run` creates one; `fssl compare` reads several"
         raise UserError(f"{path} is not a run folder (no config.toml); {hint}")
     run = read_run(folder)
     if run is None:
@@ -122,7 +122,7 @@ def run_facts(run: Run) -> Iterator[tuple[str, str]]:
     if run.config.data.test != "all":
         yield "test images", f"the {run.config.data.test} half (data.test)"
     yield "last round", f"{run.curve[-1]:.2f} %"
-    yield "best round (no result: the test chose it)", f"{curve[best]:.2f} % (round {best})"
+    yield "best round (chosen by the test, so not a result)", f"{curve[best]:.2f} % (round {best})"
     tests = {norm: value(last, "test", norm, run.measure) for norm in ("train_norm", "authors_norm")}
     if len(set(tests.values())) > 1:
         yield from ((f"last round, {norm}", f"{test:.2f} %") for norm, test in tests.items() if test is not None)
@@ -152,7 +152,7 @@ def end_facts(run: Run) -> Iterator[tuple[str, str]]:
     yield from choice_facts(run.extras)
     yield from client_facts(run.extras, run.measure)
     if not run.extras.models and run.extras.folder.measures_file.is_file():
-        yield run.extras.folder.measures_file.name, "damaged: the measures of the final models are not known"
+        yield run.extras.folder.measures_file.name, "the measures of the final models are damaged"
     if private := privacy_text(run):
         yield "privacy of one client", private
 
@@ -176,7 +176,7 @@ def client_facts(extras: Extras, measure: str) -> Iterator[tuple[str, str]]:
         if (tested := value(facts, measure)) is not None:
             yield f"{MEASURES[measure]} on the {facts['images']} test images of client {client}", f"{tested:.2f} %"
     if len(clients) > CLIENTS:
-        yield f"and of {len(clients) - CLIENTS} more clients", f"see {extras.folder.measures_file.name}"
+        yield f"and {len(clients) - CLIENTS} more clients", f"see {extras.folder.measures_file.name}"
 
 
 def source_changes(sessions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

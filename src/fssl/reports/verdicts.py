@@ -138,7 +138,7 @@ def not_compared(groups: Mapping[str, Sequence[Run]]) -> list[str]:
     bounds = [name for name in left if is_bound(groups[name][0].config.method.name)]
     behind = [f"{n} (round {reach(groups[n])} of {groups[n][0].config.rounds})" for n in left if n not in bounds]
     known = [f"{name} ({mean_result(groups[name]):.2f} %)" for name in bounds]
-    said = [f"Not as far as the others, so not compared: {', '.join(behind)}."] if behind else []
+    said = [f"Shorter than the others, so not compared: {', '.join(behind)}."] if behind else []
     return said + ([f"With the true labels, an upper bound: {', '.join(known)}."] if known else [])
 
 

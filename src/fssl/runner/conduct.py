@@ -57,7 +57,7 @@ def run_experiment(
     """
     config, folder = experiment.config, RunFolder(out)
     if make is None and folder.deployment_file.is_file():
-        raise UserError(f"{out} is a deployment's run, its clients' states are at the sites: use `fssl deploy start`")
+        raise UserError(f"{out} is a deployment's run, whose sites keep the clients' states; use `fssl deploy start`")
     if make is None and config.compute.engine == "flower":
         again = partial(run_experiment, experiment, out, listener, resume, debug, measure=measure)
         summary: Line = flower_simulation()(experiment.config_here, out / "flower.log", again)
@@ -86,7 +86,7 @@ def run_experiment(
 
 
 def local_engine(listener: Listener, out: Path, debug: bool, federation: Federation) -> Engine:
-    """Return this machine's engine; first report that steps are compiled, if they are."""
+    """Return this machine's engine; report first if steps are compiled."""
     if compiles(federation, debug):
         listener.say(COMPILING)
     return LocalEngine(federation, out, debug)
@@ -133,7 +133,7 @@ def explained(config: Config, folder: RunFolder) -> Iterator[None]:
         if is_out_of_memory(error):
             raise RunError(
                 f"{out}: not enough memory on {choose_device(config).type}; fewer compute.lanes need less; then resume"
-                " the run (with another train.batch it is another run)",
+                " the run (another train.batch needs a new run)",
                 "resume",
             ) from error
         if not folder.lock.is_held:  # the folder may belong to another run
@@ -142,11 +142,11 @@ def explained(config: Config, folder: RunFolder) -> Iterator[None]:
 
 
 def write_down(reason: str, error: Exception, config: Config, out: Path) -> str:
-    """Write an error's traceback into the run folder; return the reason with the places to look."""
+    """Write an error's traceback into the run folder; return the reason with the names of the files."""
     text = "".join(traceback.format_exception(error))
     (out / ERRORS).write_text(text, "utf-8", "backslashreplace")  # a name in it may be in any encoding
     place = user_place(error, config.own_files)
-    return f"{reason} ({f'{place}; ' if place else ''}all of it: {out / ERRORS})"
+    return f"{reason} ({f'{place}; ' if place else ''}traceback: {out / ERRORS})"
 
 
 def resumed(saved: Saved | None, writer: RunWriter, engine: Engine, listener: Listener) -> Snapshot:

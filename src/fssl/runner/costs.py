@@ -72,10 +72,10 @@ class Cost(NamedTuple):
 
 
 def cost_lines(experiment: Experiment, is_loaded: bool = True, runs: int = 1) -> list[str]:
-    """Return the cost of a run on this machine as lines; with several runs, also that of all of them."""
+    """Return lines on the cost of a run on this machine; with several runs, also their total cost."""
     try:
         cost = estimate(experiment, is_loaded)
-    except Exception:  # an estimate must not stop a run, which reports its own errors
+    except Exception:  # an error in an estimate must not stop the run
         return []
     lines = [cost.line, *cost.warnings]
     if runs > 1 and cost.seconds is not None:
@@ -92,9 +92,9 @@ class Measured(NamedTuple):
     num_bytes: float  # of memory, for tensors
 
     def at(self, images: float, other: "Measured", others: float, wanted: float) -> "Measured":
-        """Extrapolate two measurements, of `images` and of `others`, to a step with the wanted number of images."""
+        """Extrapolate the costs of steps with `images` and with `others` images to a step with the wanted number."""
         share = (wanted - images) / (others - images)
-        # An unlucky measurement must not give less than the larger step took.
+        # Noise must not make the estimate smaller than the larger measurement.
         return Measured(*(max(a + share * (b - a), b) for a, b in zip(self, other, strict=True)))
 
 

@@ -1,4 +1,4 @@
-"""Loggers of other tools: TensorBoard and Weights & Biases get the numbers of the record, and never stop a run."""
+"""Loggers of other tools: TensorBoard and Weights & Biases. Their errors never stop a run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -97,7 +97,7 @@ class Wandb:
 
 
 def wandb_id(folder: Path) -> str:
-    """Return the run's id at Weights & Biases, drawn once, so that equal folder names on two machines do not clash."""
+    """Return the run's random id at Weights & Biases; folder names of two machines could be equal."""
     path = folder / "wandb-id"
     if not path.is_file():
         write_atomic(path, token_hex(8))

@@ -1,4 +1,4 @@
-"""Parallel runs: worker processes train the runs of a grid, one run at a time each."""
+"""Parallel runs: worker processes train the runs of a grid, each one run at a time."""
 
 import signal
 from collections import deque
@@ -27,7 +27,7 @@ POLL = 0.5  # seconds between readings of the records of runs in other processes
 
 
 class WorkerRun(NamedTuple):
-    """A run for a worker, which prepares it again: only settings can be sent to a process, not methods and networks."""
+    """A run for a worker, which prepares it again, because methods and networks cannot be sent to a process."""
 
     name: str
     config: Config
@@ -46,7 +46,7 @@ def run_side_by_side(console: Console, runs: list[PlannedRun], resume: bool, deb
             while waiting or running:
                 while waiting and idle:
                     job, (pool, place) = waiting.popleft(), idle.pop()
-                    with handled(signal.SIGINT, signal.SIG_IGN):  # for good by a process that starts here
+                    with handled(signal.SIGINT, signal.SIG_IGN):  # permanently, by a process that starts here
                         share = share_of(job.config, place, workers)
                         future = pool.submit(run_quietly, job, share, resume, debug)
                     running[future] = job, pool, place
@@ -76,7 +76,7 @@ def show_progress(view: GridView, job: WorkerRun, sizes: dict[str, int]) -> None
 
 
 def stop(idle: list[ProcessPoolExecutor], busy: list[ProcessPoolExecutor]) -> None:
-    """Let idle workers end by themselves, and stop busy ones at once; their files are whole at any moment."""
+    """Let idle workers end, and stop busy ones at once; their files are complete at any moment."""
     for pool in idle:
         pool.shutdown()
     for process in active_children():
@@ -88,7 +88,7 @@ def stop(idle: list[ProcessPoolExecutor], busy: list[ProcessPoolExecutor]) -> No
 def share_of(config: Config, place: int, workers: int) -> Compute:
     """Return a run's share of the machine: cores, unless its settings set the lanes, and devices.
 
-    With several devices a run gets some of them, or one: a single run on one device is faster than parts on two.
+    With several devices, each run gets some of them: whole runs on single devices are faster than divided ones.
     """
     compute, devices = config.compute, [str(device) for device in allowed_devices(config)]
     if choose_device(config).type == "cpu" and config.protocol != "authors":  # which always has one lane

@@ -48,8 +48,8 @@ def plan_runs(
     """Prepare every run of a command, and reject an error in any of them before the first run computes.
 
     Parsing has checked single settings (config.schema) and their combinations (config.rules), and `check_settings` the
-    engine and the loggers. This function prepares each run (`prepare`), and rejects settings without an effect. After
-    it, `unfinished` rejects folders that cannot take a run, and `load_images` rejects files that cannot be read.
+    engine and the loggers. This function prepares each run (`prepare`), and rejects settings without an effect. Then
+    `unfinished` rejects unsuitable folders, and `load_images` rejects files that cannot be read.
     Folders of images are read here, because they decide some settings; other datasets are loaded later.
     """
     configs = list(named)
@@ -70,7 +70,7 @@ def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
     if any(config.protocol == "authors" for config in configs):
         yield (
             "protocol authors: momentum passes from client to client, as in the code behind the SAGE paper's tables;"
-            " protocol = 'clean' is what a real federation can do"
+            " only protocol = 'clean' is possible in a real federation"
         )
     if any(run.config.train.lr == 0 and not run.experiment.method.needs.own_optimizer for run in runs):
         yield "train.lr = 0: the models stay as they are"
@@ -92,12 +92,12 @@ def rule_notice(run: PlannedRun) -> str:
     if not run.experiment.method.needs.own_optimizer or config.has_server_labels:  # the server trains with them
         return ""
     unused = idle_settings(config, STEPS, "own")
-    rule = f"method '{config.method.name}' takes its steps by a rule of its own, in which this changes nothing"
+    rule = f"method '{config.method.name}' has its own update rule, so this has no effect"
     return f"{', '.join(unused)}: {rule}" if unused else ""
 
 
 def device_notice(config: Config) -> str:
-    """Return a notice of which of several devices are used, and why not all."""
+    """Return a notice that names the devices used, and why others are not."""
     allowed, used = allowed_devices(config), choose_devices(config)
     if len(used) > 1:
         return f"clients are shared by {', '.join(map(str, used))}"
@@ -113,11 +113,11 @@ def check_compiler(config: Config) -> None:
         and config.compute.compile == "on"
         and not which(os.environ.get("CXX", "g++"))
     ):
-        raise UserError("compute.compile = 'on': a CPU needs a C++ compiler (g++ or $CXX) for it, else use 'off'")
+        raise UserError("compute.compile = 'on': a CPU needs a C++ compiler (g++ or $CXX); install one, or use 'off'")
 
 
 def unfinished(console: Console, runs: list[PlannedRun], resume: bool) -> list[PlannedRun]:
-    """Return the runs that are left to do; in a grid, or with --resume, skip finished runs."""
+    """Return the remaining runs; in a grid, or with --resume, skip finished ones."""
     done = [is_done(run, resume or len(runs) > 1, resume) for run in runs]
     if resume and len(runs) == 1 and not RunFolder(runs[0].folder).config_file.is_file():
         say(console, f"{runs[0].folder}: nothing to resume; starting from round 1")
@@ -127,7 +127,7 @@ def unfinished(console: Console, runs: list[PlannedRun], resume: bool) -> list[P
 
 
 def is_done(run: PlannedRun, may_skip: bool, resume: bool) -> bool:
-    """Return whether a run is finished; reject a folder that cannot take it, before any compute."""
+    """Return whether a run is finished; reject an unsuitable folder before any compute."""
     stored = RunFolder(run.folder)
     summary = stored.summary()
     done = may_skip and is_over(summary, run.config)

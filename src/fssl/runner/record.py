@@ -41,7 +41,7 @@ class Choice:
             self.parts = {f"{BEST}.{line['round']}": {name: t.detach().cpu() for name, t in model.items()}}
 
     def moved(self, parts: Mapping[str, State]) -> None:
-        """Replace tensors by those that are now only on disk."""
+        """Replace tensors that are now stored on disk."""
         self.parts = {name: parts.get(name, state) for name, state in self.parts.items()}
 
     @property
@@ -52,7 +52,7 @@ class Choice:
 def record(
     folder: RunWriter, engine: Engine, result: RoundResult, choice: Choice, measure: Measure | None = None
 ) -> Line:
-    """Write the record of a round, its line before the checkpoint that relies on it."""
+    """Write the record of a round: the line first, because the checkpoint relies on it."""
     begin = time.perf_counter()
     config = engine.federation.config
     line, probes = describe(engine.federation, engine.layout, result)
@@ -151,7 +151,7 @@ def describe(federation: Federation, layout: Layout, result: RoundResult) -> tup
 
 
 def labeled_steps(federation: Federation, clients: list[int], sums: Mapping[str, NDArray[np.float64]]) -> float:
-    """Return the number of steps of clients with labels; only their loss shows these, if they hold their own images."""
+    """Return the number of steps of clients with labels; if clients hold their own images, their loss shows it."""
     if "l_s" not in sums:
         return 0.0
     has_labels = sums["l_s"] > 0
@@ -161,7 +161,7 @@ def labeled_steps(federation: Federation, clients: list[int], sums: Mapping[str,
 
 
 def list_left_out(key: str, clients: list[Missing]) -> Line:
-    """Return the clients that have something missing, each with the reason; nothing if there are none."""
+    """Return the clients with missing results, each with the reason; empty if none."""
     return {key: {str(client): reason for client, reason in clients}} if clients else {}
 
 
@@ -173,7 +173,7 @@ def server_facts(sums: Mapping[str, NDArray[np.float64]]) -> Line:
 
 
 def headline_measures(test: Test) -> Line:
-    """Return the measures of a test that the line has at its top level; other normalizations are below `test`."""
+    """Return the test measures at the top level of a line; other normalizations are below `test`."""
     return {name: value for name, value in test.facts().items() if name in ALL_MEASURES}
 
 

@@ -150,7 +150,7 @@ def refuse_without_function(what: str, name: str) -> None:
     """Explain a name that is nearly one of a file: `my.py` and `my.py+sage` lack the function, `my:mine` the ending."""
     file = name.partition("+")[0]
     if file.endswith(".py"):
-        raise UserError(f"{what} '{name}': which function of the file? Write {file}:FUNCTION")
+        raise UserError(f"{what} '{name}': names no function of the file; write {file}:FUNCTION")
     stem, _, function = name.partition(":")
     if user_file(full := f"{stem}.py:{function}") and Path(f"{stem}.py").is_file():
         raise UserError(f"{what} '{name}' is unknown; did you mean '{full}'?")

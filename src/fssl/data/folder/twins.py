@@ -37,7 +37,7 @@ def same_files(listing: Listing) -> Iterator[str]:
         if alike := by_size.get(file.num_bytes):
             known = digests.setdefault(file.num_bytes, {digest(each): each for each in reversed(alike)})
             if twin := known.get(digest(file)):
-                yield f"{file.name}: the same file as {twin.name}, which is trained on; remove one of them"
+                yield f"{file.name}: is the same file as {twin.name}, a training image; remove one of them"
 
 
 def digest(file: File) -> bytes:
@@ -92,7 +92,7 @@ def near(listing: Listing, files: Sequence[File], pictures: Pictures) -> list[st
         best = np.argmin(differ, axis=1)
         for row, twin, number in zip(some, others[best], np.min(differ, axis=1), strict=True):
             if number <= NEAR and np.abs(pictures[row].astype(np.float64) - pictures[twin]).mean() <= CLOSE:
-                found.append(f"{files[row].name}: looks nearly like {files[twin].name}, which is trained on")
+                found.append(f"{files[row].name}: looks almost like {files[twin].name}, a training image")
     return found
 
 

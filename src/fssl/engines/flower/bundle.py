@@ -87,4 +87,4 @@ def check_app(digest: str, version: str) -> None:
         if said not in ("", __version__)
         else "the server ships other code, or its fssl differs; install the same source and Flower version everywhere"
     )
-    raise ForeignAppError(f"rejected the server's app {digest[:12]}, nothing of it was run: {there}; {why}")
+    raise ForeignAppError(f"rejected the server's app {digest[:12]}, without running it: {there}; {why}")

@@ -87,7 +87,7 @@ def workshop(config: str, site: OwnSite | None) -> Workshop:
     if settings.data.name != "folder":
         return make_workshop(Federation(prepare(settings)), site.client)
     if site.data is None:
-        raise SiteError("this site was started without --data, and the run wants each site's own images")
+        raise SiteError("this site was started without --data, but the run needs each site's own images")
     if (clients := settings.partition.clients) != site.clients:
         raise SiteError(f"this site has clients = {site.clients} in site.toml; the run has {clients} clients")
     with hide_details("this site's images cannot be used"):
@@ -100,9 +100,9 @@ def workshop(config: str, site: OwnSite | None) -> Workshop:
 def terms(config: Config) -> str:
     """Return what a run requires of a site's images, as text for the site's operator."""
     uploads = "masked" if is_masked(config) else "plain"
-    sums = "steps and losses alone" if config.records.probes == "losses" else "all probes"
+    sums = "steps and losses only" if config.records.probes == "losses" else "all probes"
     rounds, every = several(config.rounds, "round"), rounds_between(config, has_images=False)
-    scores = f"; every {several(every, 'round')}: how good the model is on its own images" if every else ""
+    scores = f"; every {several(every, 'round')}: the accuracy of the model on its own images" if every else ""
     return f"a run of {config.method.name}, {rounds}: this site sends {uploads} uploads, and the sums of {sums}{scores}"
 
 
@@ -124,7 +124,7 @@ def hide_details(trouble: str) -> Iterator[None]:
     except SiteError:
         raise
     except Exception as error:  # Flower logs the whole chain at the site, but sends the text of the last error
-        raise SiteError(f"{trouble} ({type(error).__name__}); logs/supernode.log at the site tells why") from error
+        raise SiteError(f"{trouble} ({type(error).__name__}); see logs/supernode.log at the site") from error
 
 
 @contextmanager
@@ -149,9 +149,9 @@ def make_workshop(federation: Federation, client: int) -> Workshop:
 
 def at_site(config: Config, site: OwnSite) -> Config:
     if config.partition.file is not None:
-        raise SiteError("partition.file: a site reads no file that the server names")
+        raise SiteError("partition.file: sites read no files that the server names")
     if start_place(config) is not None:
-        raise SiteError("model.start: a site reads no file that the server names; it gets the weights themselves")
+        raise SiteError("model.start: sites read no files that the server names; it gets the weights themselves")
     own = load_toml(site.folder / "site.toml", "site.toml")
     check_promise(config, own.get("masked", False))
     device = check_value("device", own.get("device", "auto"), schema_of(Compute)["device"], "site.toml: ")
@@ -195,9 +195,9 @@ def answered(message: Message, context: Context, work: Callable[[Job, Message, O
     with log_outcome(job.round), hide_details("this site failed"):
         site = read_site(context)
         if not job.run:  # the order would name images and files, and the site's settings would not count
-            raise SiteError("the order is one of a simulation; this site takes those of `fssl deploy start` alone")
+            raise SiteError("the order comes from a simulation; this site accepts only orders of `fssl deploy start`")
         if site.client != job.client:
-            raise SiteError(f"this site is client {site.client}; asked for client {job.client}")
+            raise SiteError(f"this site is client {site.client}, but the order is for client {job.client}")
         return Message(work(job, message, site), reply_to=message)
 
 

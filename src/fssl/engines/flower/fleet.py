@@ -213,7 +213,7 @@ class FlowerFleet:
             del self._failed[kind]
             return
         self._failed[kind] += 1
-        text = f"round {round}: {used} of {drawn} clients gave something usable, {needed} needed"
+        text = f"round {round}: {used} of {drawn} clients sent usable uploads, {needed} needed"
         if self._failed[kind] >= ROUND_ATTEMPTS:
             raise RunError(
                 f"{text}; tried {ROUND_ATTEMPTS} times. The checkpoint before it is kept: resume the run", "resume"

@@ -50,11 +50,13 @@ def masked_answer(job: Job, result: ClientResult, forms: Forms, config: Config, 
     """Return a client's answer for Flower's mod; reject values that its rounding would silently spoil."""
     upload, privacy = result.upload, config.privacy
     if privacy.max_weight is None or upload.num_samples > privacy.max_weight:
-        raise SiteError(f"its weight in the mean is {upload.num_samples}; privacy.max_weight is {privacy.max_weight}")
+        raise SiteError(
+            f"its weight in the mean is {upload.num_samples}, above privacy.max_weight = {privacy.max_weight}"
+        )
     tensors = named(weights=upload.weights)
     for name, tensor in tensors.items():
         if not float(largest := tensor.abs().max() if tensor.numel() else torch.zeros(())) < privacy.range:
-            raise SiteError(f"{name} has a value of {largest:g}; privacy.range is {privacy.range:g}")
+            raise SiteError(f"{name} has a value of {largest:g}, not below privacy.range = {privacy.range:g}")
     # In double precision: Flower rounds in that of the arrays.
     arrays = [tensors[name].double().cpu().numpy() for name in named(weights=forms.upload.weights)]
     facts = {"client": job.client, "round": job.round, "tally": save({"tally": result.tally.contiguous()})}
@@ -66,7 +68,7 @@ def masked_answer(job: Job, result: ClientResult, forms: Forms, config: Config, 
 def check_promise(config: Config, masked: object) -> None:
     """Reject a run without masks at a site whose operator requires them: `masked` is anything but false."""
     if masked is not False and not is_masked(config):
-        wanted = "but the operator of this site wants 'secagg+' (masked in site.toml)"
+        wanted = "but the operator of this site requires 'secagg+' (masked in site.toml)"
         raise SiteError(f"privacy.aggregation = '{config.privacy.aggregation}', {wanted}")
 
 
@@ -77,7 +79,7 @@ def check_masks(message: Message, config: Config) -> None:
     """
     is_part = SECAGG in message.content and message.metadata.message_type == MessageType.TRAIN
     if is_masked(config) and not is_part:
-        raise SiteError("privacy.aggregation = 'secagg+', but the order is not part of it")
+        raise SiteError("privacy.aggregation = 'secagg+', but the order has no masks")
 
 
 # At the server.

@@ -158,7 +158,7 @@ def read_score(content: RecordDict, job: Job) -> SiteScore:
 
 def read_part(part: str, numbers: object) -> Sums:
     if part not in PARTS or not isinstance(numbers, list) or [*map(type, numbers)] != [float] * len(Sums._fields):
-        raise BadUploadError(f"its score has a part {part[:100]!r} that is none")
+        raise BadUploadError(f"its score has a part {part[:100]!r} that is unknown")
     images, right, loss = numbers
     if not (1 <= images <= MOST_SAMPLES and 0 <= right <= images and math.isfinite(loss)):
         raise BadUploadError(f"its score of the {part} part is {numbers}")
@@ -174,7 +174,7 @@ def check_parts(content: RecordDict, *names: str) -> None:
 def check_names(sent: State, expected: State) -> None:
     """Reject unexpected tensors: they would only fill the server's memory."""
     if unknown := sorted(sent.keys() - expected.keys()):
-        raise BadUploadError(f"it has {len(unknown)} tensors that are not part of it, such as {unknown[0][:100]}")
+        raise BadUploadError(f"it has {len(unknown)} unexpected tensors, such as {unknown[0][:100]}")
 
 
 @contextmanager
@@ -190,7 +190,7 @@ def check_weight(facts: Mapping[str, Any], job: Job, key: str = "num_samples", l
     """Return a client's weight in the mean; reject one of another client or round."""
     client, round, number = (facts.get(name) for name in ("client", "round", key))
     if (client, round) != (job.client, job.round):
-        raise BadUploadError(f"it is of client {client!r}, round {round!r}")
+        raise BadUploadError(f"it is from client {client!r}, round {round!r}")
     if type(number) is not int or not least <= number <= MOST_SAMPLES:
         raise BadUploadError(f"{key} is {number!r}, expected a whole number from {least} to {MOST_SAMPLES:.0e}")
     return number

@@ -47,7 +47,7 @@ def check_tensor(name: str, tensor: Tensor, sent: Tensor | None) -> None:
     sent = sent.to(tensor)
     moved, most = float((tensor - sent).abs().max()), FAR * max(1.0, float(sent.abs().max()))
     if moved > most:
-        raise BadUploadError(f"{name} is {moved:.3g} away from what was sent, expected {most:.3g} at most")
+        raise BadUploadError(f"{name} is {moved:.3g} away from the broadcast value, expected {most:.3g} at most")
 
 
 def check_size(name: str, tensor: Tensor) -> None:

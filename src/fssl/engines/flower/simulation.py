@@ -30,7 +30,7 @@ if find_spec("ray") is None:  # it is imported late
     raise ImportError("Ray is not installed")
 T = TypeVar("T")
 OPEN_CLUSTER = (
-    "this process and each node of the cluster listen on all network interfaces, and Ray runs code for whoever"
+    "this process and each node of the cluster listen on all network interfaces, and Ray runs code for anyone who"
     " reaches these ports, unless the cluster has a token (RAY_AUTH_MODE=token); keep it behind a firewall"
 )
 
@@ -60,7 +60,7 @@ def simulate(config: Config, log: Path, work: Callable[[MakeEngine], T]) -> T:
             backend_config={"client_resources": dict(resources)},
         )
     if not done:
-        raise RunError(f"Flower's simulation ended early; {log} may say why")
+        raise RunError(f"Flower's simulation ended early; see {log}")
     return done[0]
 
 

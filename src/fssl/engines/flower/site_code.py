@@ -40,5 +40,5 @@ def own_name(key: str, name: str, digest: str | None, site: Path, allowed: Seque
     except UserError:
         same = False
     if not same:
-        raise SiteError(f"{wanted}: this site's {FOLDER}/{file.name} is not the one that the run means")
+        raise SiteError(f"{wanted}: this site's {FOLDER}/{file.name} differs from the run's file")
     return own

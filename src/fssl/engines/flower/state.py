@@ -32,7 +32,7 @@ class SiteState:
         data = next((read_intact(file, checksum_in(file)) for file in files if round_of(file) == counted), None)
         if data is None:
             where = self.folder.relative_to(self.site)  # reported to the server, which need not know the site's disk
-            damaged = f"its state after round {counted} is damaged or gone"
+            damaged = f"its state after round {counted} is damaged or missing"
             raise SiteError(f"{damaged}; remove {where} in the site's folder to let it start anew")
         return load(data)
 

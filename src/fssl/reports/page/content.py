@@ -95,7 +95,7 @@ QUANTITIES = (
     Quantity("gap_sure", "Confidence gap", "", "difference of both confidences where the local model is sure"),
     Quantity("entropy_l", "Entropy, local model", "nats", "of its predictions; lower is more decided"),
     Quantity("entropy_g", "Entropy, global model", "nats", "of its predictions; lower is more decided"),
-    Quantity("loss_s", "Loss of clients on labels", "", "L_s, mean over steps of clients that have some"),
+    Quantity("loss_s", "Loss of clients on labels", "", "L_s, mean over steps of clients with labels"),
     Quantity("server_loss", "Loss of the server on its labels", "", "mean over its own steps in a round"),
     Quantity("loss_u", "Loss on pseudo-labels", "", "L_u, mean over steps, before its weight"),
     Quantity("seconds", "Time per round", "s", "training, averaging and test"),
@@ -236,9 +236,9 @@ def words(groups: Mapping[str, Sequence[Run]], ranked: Sequence[str]) -> list[st
     said.append(f"{'Seeds' if len(seeds) > 1 else 'Seed'} {', '.join(map(str, seeds))}.")
     uneven = [name for name in groups if len({r.config.seed for r in groups[name]}) < len(seeds)]
     if uneven:
-        said.append(f"Over fewer seeds than the others: {'; '.join(uneven)}.")
+        said.append(f"With fewer seeds than the others: {'; '.join(uneven)}.")
     if changed := [name for name in groups if any(r.remark for r in groups[name])]:
-        said.append(f"From edited records that were accepted: {', '.join(changed)}.")
+        said.append(f"With edited and accepted records: {', '.join(changed)}.")
     said += [*gains(groups), *smoothed_results(groups), *not_compared(groups)]
     said += class_remarks(groups)
     if (most := last_rounds(r for runs in groups.values() for r in runs)) < LAST:

@@ -170,7 +170,7 @@ def watch(paths: list[Path], port: int, say: Callable[[str], None], measure: str
     try:
         server = PageServer(paths, port, measure)
     except OSError as error:
-        raise UserError(f"--port {port}: {os.strerror(error.errno or 0)}; choose another, or leave it out") from None
+        raise UserError(f"--port {port}: {os.strerror(error.errno or 0)}; choose another, or remove it") from None
     with server:
         say(f"live report: {server.address} (Ctrl-C ends it)")
         try:
