@@ -1,10 +1,14 @@
-"""FedAvg's rounds here and in pfl-research, in turn: digits, their clients, network and number of steps.
+"""FedAvg's rounds here and in pfl-research, in turn: the same images, clients, network and number of steps.
 
-    python benchmarks/beside_pfl.py [--rounds 15]
+    python benchmarks/beside_pfl.py [--shape digits] [--rounds 15] [--device cuda]
+
+Shapes: `digits` (the demo's clients), `cifar10` (pfl-research's own benchmark: 1,000 clients of 50 images, 50 a round,
+five steps of 10 images each, its network without dropout) and `flute` (FLUTE's image benchmark: ResNet-18 with
+GroupNorm, 500 clients of 100 images, 10 a round, five steps of 20 images each). The images of the last two are made up.
 
 The first time, pfl-research is installed into benchmarks/.pfl, for this script only. fssl makes views, measures
-probes and tests after every round; pfl-research does none of that here. Printed are medians of a step's time by the
-clock and, where one process does all the work, of the processor's time, which other work changes less.
+probes and tests after every round; pfl-research does none of that here. Printed are medians of a round's and a step's
+time by the clock and, where one process does all the work, of the processor's time, which other work changes less.
 """
 
 import argparse
@@ -16,43 +20,82 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
+from typing import Any
+
+from torch import Tensor, nn
 
 PFL = (
     *("pfl==0.6.0", "multiprocess", "dill", "scipy", "dp-accounting", "prv-accountant"),
     *("absl-py", "attrs", "dm-tree", "wrapt", "mpmath"),
 )
 HOME = Path(__file__).resolve().parent / ".pfl"
-SETTINGS = ["method.name=fedavg", "compute.device=cpu", "train.rounds=1000"]
-SIDES = {
+ENDLESS = 999_999  # rounds
+WARM_UP = 2  # rounds after the first that are not counted
+# Name of a side -> its variables in the environment.
+CPU_SIDES = {
     "fssl": {},
-    "fssl, compiled": {"FSSL_COMPILE": "on"},
-    "fssl, one lane": {"FSSL_LANES": "1"},
+    "fssl, compiled": {"FSSL_SET": "compute.compile=on"},
+    "fssl, one lane": {"FSSL_SET": "compute.lanes=1"},
     "pfl-research, one thread": {"OMP_NUM_THREADS": "1"},
     "pfl-research, a thread per core": {},
 }
+GPU_SIDES = {"fssl": {}, "fssl, one lane": {"FSSL_SET": "compute.lanes=1"}, "pfl-research": {}}
 ALONE = ("fssl, one lane", "pfl-research, one thread")  # one process and one thread
 
 
-def fssl_rounds() -> Iterator[int]:
-    """A round after another; yields its steps."""
+class Cnn(nn.Module):
+    """The network of pfl-research's benchmark without dropout: two convolutions, one layer of 128 units."""
+
+    def __init__(self, channels: int, classes: int, width: int) -> None:
+        super().__init__()
+        from fssl.models import Head
+
+        convolutions = (nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2))
+        self.body = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(64 * 14 * 14, 128), nn.ReLU())
+        self.head = Head(128, classes)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        feature, logits = self.head(self.body(x))
+        return feature, logits
+
+
+def federation_of(shape: str, device: str) -> Any:
+    """FedAvg on a shape, every image labeled where the images are made up."""
     from fssl.config import only_run, override, read_toml
     from fssl.core.experiment import prepare
     from fssl.core.federation import Federation
+    from fssl.data.sources import load
+
+    settings = ["method.name=fedavg", f"compute.device={device}", f"train.rounds={ENDLESS}"]
+    settings += filter(None, [os.environ.get("FSSL_SET")])
+    if shape == "digits":
+        tables = {k: v for k, v in read_toml("settings/digits").items() if k != "grid"}
+        return Federation(prepare(only_run(override(tables, settings))))
+    clients, a_round, batch, name = {
+        "cifar10": (1000, 50, 10, {"name": f"{__file__}:Cnn"}),
+        "flute": (500, 10, 20, {"name": "resnet18", "width": 1, "norm": "group"}),
+    }[shape]
+    made_up: dict[str, Any] = {
+        "data": {"name": "cifar10", "labels_per_class": 5000},
+        "partition": {"kind": "iid", "clients": clients},
+        "model": name,
+        "train": {"rounds": 1, "clients_per_round": a_round, "batch": batch, "local_epochs": 1, "momentum": 0.0},
+    }
+    images = load("synthetic", num_classes=10, size=32, channels=3, train_per_class=5000, test_per_class=1000)
+    return Federation(prepare(only_run(override(made_up, settings)), images))
+
+
+def fssl_rounds(shape: str, device: str) -> Iterator[int]:
+    """Train one round after another; yield the number of steps."""
     from fssl.engines.local import LocalEngine
 
-    tables = {k: v for k, v in read_toml("settings/digits").items() if k != "grid"}
-    own = [
-        f"compute.{key.lower()}={os.environ[f'FSSL_{key}']}"
-        for key in ("COMPILE", "LANES")
-        if f"FSSL_{key}" in os.environ
-    ]
-    federation = Federation(prepare(only_run(override(tables, [*SETTINGS, *own]))))
-    for result in LocalEngine(federation).rounds(10**6):
+    federation = federation_of(shape, device)
+    for result in LocalEngine(federation).rounds(ENDLESS):
         yield sum(map(federation.num_steps, result.clients))
 
 
-def pfl_rounds(wait: Callable[[int], None]) -> None:
-    """The same number of steps on the same images, each with its label; `wait` is called after each round."""
+def pfl_rounds(shape: str, device: str, wait: Callable[[int], None]) -> None:
+    """Train the same number of steps on the same images, each with its label; call `wait` after each round."""
     import numpy as np
     import torch
     import torch.nn.functional as F
@@ -66,29 +109,26 @@ def pfl_rounds(wait: Callable[[int], None]) -> None:
     from pfl.metrics import Metrics
     from pfl.model.pytorch import PyTorchModel
 
-    from fssl.config import only_run, override, read_toml
-    from fssl.core.experiment import prepare
-    from fssl.core.federation import Federation
     from fssl.models.net import find_network
 
-    tables = {k: v for k, v in read_toml("settings/digits").items() if k != "grid"}
-    federation = Federation(prepare(only_run(override(tables, SETTINGS))))
-    train, batch = federation.config.train, federation.config.train.batch
-    images, labels = federation.dataset.train
+    federation = federation_of(shape, device)
+    config, card = federation.config, federation.dataset.card
+    train, batch = config.train, config.train.batch
+    images, labels = (torch.from_numpy(np.array(part)) for part in federation.dataset.train)
+    images = (images.permute(0, 3, 1, 2) / 255).contiguous().to(device)  # before the first round: copied once
+    labels = labels.long().to(device)
     steps = 0
 
     def user(client: int) -> PyTorchTensorDataset:
         nonlocal steps
-        rows = np.resize(
-            federation.sites[client].pool, batch * federation.recipe.epoch_steps(federation.counts(client))
-        )
+        num_images = batch * federation.recipe.epoch_steps(federation.counts(client))
+        rows = torch.from_numpy(np.resize(federation.sites[client].pool, num_images)).long().to(device)
         steps += federation.num_steps(client)
-        x = torch.from_numpy(np.array(images[rows])).permute(0, 3, 1, 2) / 255
-        return PyTorchTensorDataset((x.contiguous(), torch.from_numpy(np.array(labels[rows]))))
+        return PyTorchTensorDataset((images[rows], labels[rows]))
 
-    rounds = iter(range(1, 10**6))
-    drawn = (client for round in rounds for client in federation.drawn_clients(round))
-    net = find_network("cnn")(federation.dataset.card.channels, federation.dataset.card.num_classes, 1)
+    drawn = (client for round in range(1, ENDLESS) for client in federation.drawn_clients(round))
+    more = {"norm": "group"} if config.model.norm == "group" else {}
+    net = find_network(config.model.name)(card.channels, card.num_classes, config.model.width, **more).to(device)
     net.loss = lambda x, y, eval=False: F.cross_entropy(net(x)[1], y)
     net.metrics = lambda x, y, eval=False: {}
     model = PyTorchModel(
@@ -102,14 +142,16 @@ def pfl_rounds(wait: Callable[[int], None]) -> None:
     class Waiting(TrainingProcessCallback):
         def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):  # type: ignore[no-untyped-def]
             nonlocal steps
+            if device == "cuda":
+                torch.cuda.synchronize()
             done, steps = steps, 0
             wait(done)
             return False, Metrics()
 
     FederatedAveraging().run(
         NNAlgorithmParams(
-            central_num_iterations=10**6,
-            evaluation_frequency=10**7,
+            central_num_iterations=ENDLESS,
+            evaluation_frequency=10 * ENDLESS,
             train_cohort_size=train.clients_per_round,
             val_cohort_size=0,
         ),
@@ -121,60 +163,69 @@ def pfl_rounds(wait: Callable[[int], None]) -> None:
     )
 
 
-def take_turns(side: str) -> None:
-    """In a process of its own: a round whenever a line comes in, then a line with a step's seconds, by both clocks."""
+def take_turns(side: str, shape: str, device: str) -> None:
+    """In a process of its own: train a round for each line read, then print its steps and seconds by both clocks."""
     begin = 0.0, 0.0
 
     def wait(steps: int) -> None:
         nonlocal begin
-        took = time.perf_counter() - begin[0], time.process_time() - begin[1]
-        print(json.dumps([seconds / steps for seconds in took]), flush=True)
+        print(json.dumps([steps, time.perf_counter() - begin[0], time.process_time() - begin[1]]), flush=True)
         if not sys.stdin.readline():
             sys.exit()
         begin = time.perf_counter(), time.process_time()
 
     if side == "fssl":
-        for steps in fssl_rounds():
+        for steps in fssl_rounds(shape, device):
             wait(steps)
     else:
-        pfl_rounds(wait)
+        pfl_rounds(shape, device, wait)
+
+
+def started(name: str, variables: dict[str, str], shape: str, device: str) -> "subprocess.Popen[str]":
+    path = os.pathsep.join([*([str(HOME)] if name.startswith("pfl") else []), *sys.path[1:]])
+    side = name.split(",")[0].removesuffix("-research")
+    command = [sys.executable, __file__, "--side", side, "--shape", shape, "--device", device]
+    own = {"PFL_PYTORCH_DEVICE": device, **variables, "PYTHONPATH": path}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env={**os.environ, **own}, stdin=pipe, stdout=pipe, text=True)
+
+
+def printed(milliseconds: list[float]) -> str:
+    return f"{median(milliseconds):.2f} ({min(milliseconds):.2f} to {max(milliseconds):.2f})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=["digits", "cifar10", "flute"], default="digits")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--side", choices=["fssl", "pfl"], help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.side:
-        return take_turns(asked.side)
+        return take_turns(asked.side, asked.shape, asked.device)
     if not HOME.is_dir():
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(HOME), *PFL]
         subprocess.run(install, check=True)
-    sides = {}
-    for name, variables in SIDES.items():
-        path = os.pathsep.join([*([str(HOME)] if name.startswith("pfl") else []), *sys.path[1:]])
-        command = [sys.executable, __file__, "--side", name.split(",")[0].removesuffix("-research")]
-        sides[name] = subprocess.Popen(
-            command,
-            env={**os.environ, **variables, "PYTHONPATH": path},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-    times: dict[str, list[list[float]]] = {name: [] for name in sides}
+    kinds = GPU_SIDES if asked.device == "cuda" else CPU_SIDES
+    sides = {name: started(name, variables, asked.shape, asked.device) for name, variables in kinds.items()}
+    times: dict[str, list[tuple[int, float, float]]] = {name: [] for name in sides}
     for process in sides.values():
         process.stdout.readline()  # the first round, with everything that is done once
-    for _ in range(asked.rounds):
+    for turn in range(WARM_UP + asked.rounds):
         for name, process in sides.items():
             process.stdin.write("\n")
             process.stdin.flush()
-            times[name].append([1000 * seconds for seconds in json.loads(process.stdout.readline())])
+            found = json.loads(process.stdout.readline())
+            if turn >= WARM_UP:
+                times[name].append(found)
     for process in sides.values():
         process.stdin.close()
         process.wait()
-    for name, found in times.items():
-        wall, processor = (f"{median(ms):6.2f} ({min(ms):.2f} to {max(ms):.2f})" for ms in zip(*found, strict=True))
-        print(f"{name:34} ms per step {wall:24}" + (f" processor {processor}" if name in ALONE else ""))
+    for name, rounds in times.items():
+        a_round = printed([1000 * wall for _, wall, _ in rounds])
+        a_step, processor = (printed([1000 * each[i] / each[0] for each in rounds]) for i in (1, 2))
+        alone = f", {processor} of the processor" if name in ALONE and asked.device == "cpu" else ""
+        print(f"{name:34} ms a round {a_round:32} ms a step {a_step}{alone}")
 
 
 if __name__ == "__main__":
