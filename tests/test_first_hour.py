@@ -40,8 +40,8 @@ def test_the_first_ten_minutes_end_with_a_report(tmp_path: Path, environment: di
     (table,) = (text for line, text in said.items() if line.startswith("fssl compare"))
     assert re.search(r"^ sage +7 8 9 ", table, re.MULTILINE)
     assert re.search(r"^ mine.py:mine +7 8 9 ", table, re.MULTILINE)
-    assert (tmp_path / "runs/beside.png").read_bytes().startswith(b"\x89PNG")
-    assert "(6 runs" in said["fssl report runs/beside --out runs/report.html"]
+    assert (tmp_path / "runs/both.png").read_bytes().startswith(b"\x89PNG")
+    assert "(6 runs" in said["fssl report runs/both --out runs/report.html"]
     assert (tmp_path / "runs/report.html").stat().st_size > 10**6
 
 

@@ -13,19 +13,21 @@ from .losses import entropy
 class Accept:
     """A rule for which predictions are sure; it may keep state with the client (tables, running means).
 
-    Every rule has `sure`; one with state has `init`, and `observe` or `update` or both. A rule that weighs labels
-    instead of accepting them sets `weighs` and has `weight`. Records count a confidence of `tau` as sure, if it is a
-    field.
+    Every rule defines `sure`. A rule with state defines `init`, and `observe` or `update`. If the rule has a field
+    `tau`, records count a confidence of `tau` as sure.
+
+    Attributes:
+        weighs: True for a rule that weighs labels instead of accepting them; it also defines `weight`.
     """
 
     weighs: ClassVar[bool] = False
 
     def init(self, task: Task, counts: Counts) -> State:
-        """Return the rule's tensors when a client first takes part, under unique names; by default none."""
+        """Return the rule's initial tensors for a client, under unique names; by default none."""
         return {}
 
     def observe(self, p_l: Tensor, state: State) -> State:
-        """Return the rule's tensors that change before a step's votes, after these predictions; by default none."""
+        """Return the tensors that change before a step's votes, given its predictions; by default none."""
         return {}
 
     def sure(self, p: Tensor, state: State) -> Tensor:
@@ -41,7 +43,7 @@ class Accept:
         raise NotImplementedError("a rule for sure labels must define `sure`")
 
     def weight(self, p: Tensor, state: State) -> Tensor:
-        """Return how much a label from each row counts [B], from 0 to 1; called if the rule `weighs`.
+        """Return the weight of a label from each row [B], from 0 to 1; called if the rule `weighs`.
 
         A rule for targets sees only `sure`. Its mask becomes the mean over all levels from 0 to 1 of what it would
         be if `sure` were a weight of at least that level.

@@ -120,22 +120,38 @@ def broadcast_velocity(payload: Payload) -> State:
 
 
 class Needs(NamedTuple):
-    """The facts about a method that a run needs before it starts, to reject settings that do not fit."""
+    """The requirements of a method; before a run starts, fssl rejects settings that do not meet them.
 
-    labels: Literal["few", "all"] = "few"  # clients have the labels of the settings, or those of all images
-    truth: bool = False  # the true labels of unlabeled images are in the batch: for oracles only
-    client_labels: bool = False  # the method needs labels at clients
-    min_clients: int = 1  # the method needs at least this many
-    groups: int = 1  # groups of clients, each drawn anew in a round; a client in several trains once for each
-    burn_in: int = 0  # rounds of a first stage; a run that ends within it reports so
-    own_optimizer: bool = False  # its steps have their own update rule, whatever the run's optimizer is
+    Attributes:
+        labels: "few": clients have the labels of the settings; "all": they have the true label of every image.
+        truth: A step reads the true labels of unlabeled images; only for oracles.
+        client_labels: The method needs labels at clients.
+        min_clients: The smallest number of clients.
+        groups: Groups of clients per round; a client trains once for each of its groups (`batch.clock.group`).
+        burn_in: Rounds of a first stage; a run that ends within it prints a warning.
+        own_optimizer: Steps use their own update rule. Of the run's optimizer only `train.lr`, `train.momentum` and
+            `train.weight_decay` are accepted.
+    """
+
+    labels: Literal["few", "all"] = "few"
+    truth: bool = False
+    client_labels: bool = False
+    min_clients: int = 1
+    groups: int = 1
+    burn_in: int = 0
+    own_optimizer: bool = False
 
 
 class Watched(NamedTuple):
-    """The values that probes take from a method, so that records show its settings."""
+    """The values that probes take from a method, so that records show its settings.
 
-    weigh: Weigh = ConfidenceGap()  # the weight of the local vote against the global one
-    tau: float = 0.95  # the confidence from which a prediction counts as sure
+    Attributes:
+        weigh: The rule for the weight of the local vote; by default SAGE's.
+        tau: The confidence from which a prediction counts as sure.
+    """
+
+    weigh: Weigh = ConfidenceGap()
+    tau: float = 0.95
 
 
 @dataclass(frozen=True)
@@ -144,28 +160,36 @@ class Method:
 
     A round calls them in this order, for each client: `payload`, `start`, (`visit` for each batch of a sweep over the
     client's whole pool, if the recipe has `sweep`, then `chosen`, if it has `chooses`), `step` for each step, `upload`,
-    `keep`; then, once, `aggregate` and `deploy`. `fssl docs adding-a-method` has an example of each.
+    `keep`; then, once, `aggregate` and `deploy`. `fssl docs adding-a-method` has examples.
 
-    A run sets the fields below from its settings.
+    The run sets the first five attributes from its settings.
+
+    Attributes:
+        optimizer: The optimizer of clients; `optimizer.at(batch.clock)` has the rate of the step.
+        labeled_weight: Additional weight of a labeled image in the mean; the released code uses 2000.
+        guard: A number added to probabilities in the logarithm of L_u; 1e-10 in the released code.
+        watch: Whether to compute values that only probes read.
+        labels_at_clients: False if the server has all labels, so that no client's batch has a labeled image.
+        hooks: Names of the step's functions whose results are checked before a run.
     """
 
     optimizer: Optimizer = Sgd()  # noqa: RUF009 (a frozen value)
-    labeled_weight: int = 0  # the released code counts each labeled image 2000 times more when averaging
-    guard: float = 0.0  # added to probabilities in the logarithm of L_u; 1e-10 in the released code
-    watch: bool = True  # also compute values that only the probes read
-    labels_at_clients: bool = True  # False: the server has all labels, and no client's batch has a labeled image
-    hooks: ClassVar[tuple[str, ...]] = ()  # functions of its step whose results are checked before a run
+    labeled_weight: int = 0
+    guard: float = 0.0
+    watch: bool = True
+    labels_at_clients: bool = True
+    hooks: ClassVar[tuple[str, ...]] = ()
 
     @property
     def needs(self) -> Needs:
-        """Return the facts about the method that a run needs before it starts."""
+        """Return the method's requirements; by default none."""
         return Needs()
 
     def recipe(self, usual: Recipe) -> Recipe:
-        """Return how a client walks through its images in a round.
+        """Return which images a client's steps get, and how many.
 
         Args:
-            usual: The recipe of the run's settings: only labeled images in weak views, `("x",)`.
+            usual: The recipe of the run's settings, with only weak views of labeled images, `("x",)`.
 
         Returns:
             The recipe with the method's changes, such as `replace(usual, views=("x", "u_weak"), sweep=True)`.
@@ -188,43 +212,44 @@ class Method:
         return Server(weights, {})
 
     def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
-        """Return the tensors that stay with a client, when it takes part for the first time.
+        """Return a client's initial state: the tensors that it keeps between rounds.
 
-        A run also asks in later rounds, for the names: what `keep` returns has all of them, or none.
+        `keep` must return all of these names, or none; a run calls this function in later rounds, too, for the names.
 
         Args:
-            payload: The first payload that the client gets.
+            payload: The first payload that the client receives.
             task: The number of classes, and the size of the largest pool for tables with a row per image.
-            counts: How many labeled images the client has, and how many in all.
+            counts: The client's numbers of labeled images and of all images.
         """
         return {}
 
     def payload(self, server: Server, client: int) -> Payload:
-        """Return the payload for one client."""
+        """Return the download of one client: by default the model and the server's extras."""
         return Payload(server.weights, server.extras)
 
     def start(self, payload: Payload, state: State) -> Local:
-        """Return weights, momentum and state of a client before its first step of a round.
+        """Return a client's weights, momentum and state before its first step of a round.
 
-        The weights are a fresh copy of the payload's: a step must not share tensors with it.
+        The weights are copies, because a step must not share tensors with the payload. Tensors that `keep` does not
+        return last for one round.
         """
         weights = Weights(clone(payload.weights.params), clone(payload.weights.buffers))
         return Local(weights, self.optimizer.start(weights.params, broadcast_velocity(payload)), clone(state))
 
     def visit(self, net: Net, payload: Payload, local: Local, u_weak: Tensor, sweep: Sweep) -> Local:
-        """Return the client after one batch of the sweep, given its weak views and their places in the pool."""
+        """Return the client after one batch of the sweep, given weak views and their positions in the pool."""
         raise NotImplementedError("a method whose recipe has sweep=True must define `visit`")
 
     def chosen(self, local: Local) -> Tensor:
-        """Return the images of its pool that the client trains on, as booleans by slot; called after the sweep."""
+        """Return which images of its pool the client trains on: a boolean for each. Called after the sweep."""
         raise NotImplementedError("a method whose recipe has chooses=True must define `chosen`")
 
     def votes(self, local: Local) -> State:
-        """Return the votes on each image of the pool, by slot; for the probes, of a method that chooses.
+        """Return the votes on each image of the pool, for the records of a method that chooses images.
 
         Returns:
-            "p_l" [slots, C], the probabilities that it chose by, and "target" [slots, C], the labels; or nothing,
-            and then records contain no label quality. A step's trace is not used: it has only the chosen images.
+            "p_l" [slots, C], the probabilities used for the choice, and "target" [slots, C], the labels. With an empty
+            dict, records contain no label quality, because a step's trace covers only the chosen images.
         """
         return {}
 
@@ -233,12 +258,13 @@ class Method:
 
         Args:
             net: The network: `net.fit` in training mode, `net.infer` with running statistics.
-            payload: What the client got; `payload.weights` is the global model.
+            payload: The client's download; `payload.weights` is the global model.
             local: The client's weights, momentum and state.
-            batch: The views that the recipe names, labels, and where in the run the step is.
+            batch: The views of the recipe, labels, and the step's place in the run (`batch.clock`).
 
         Returns:
-            The new `local`, and a trace of losses and votes for the probes. `descend` makes both from a loss.
+            The new `local`, and a trace for the records: detached scalars whose names start with `l_` (`l_s` becomes
+            `loss_s`), and votes. `descend` computes both from a loss.
         """
         raise NotImplementedError
 
@@ -247,12 +273,12 @@ class Method:
         return counts.pool + self.labeled_weight * counts.labeled
 
     def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:
-        """Return what the client sends to the server after the last step."""
+        """Return the client's upload after its last step."""
         weights = Weights(clone(local.weights.params), clone(local.weights.buffers))
         return Upload(client, weights, self.num_samples(counts), {})
 
     def keep(self, local: Local) -> State:
-        """Return the state that stays with the client until it is drawn again."""
+        """Return the state that the client keeps until it is drawn again."""
         return clone(local.state)
 
     def share(self, upload: Upload) -> float:
@@ -264,13 +290,13 @@ class Method:
 
         Args:
             net: The network.
-            server: What the server held before.
-            uploads: What the clients sent, in client order; an iterator that gives each once.
-            rng: The server's own random numbers of this round.
+            server: The server's state before. `server.memory` holds tensors per client that are never broadcast.
+            uploads: The clients' uploads, in client order, as an iterator.
+            rng: The server's random numbers for this round.
         """
         weights = mean_weights(uploads, self.share)
         return server._replace(weights=weights) if weights.params else server  # else no client had data to learn from
 
     def deploy(self, net: Net, server: Server) -> Weights:
-        """Return the model that is evaluated and saved."""
+        """Return the model that is tested and saved."""
         return server.weights

@@ -28,20 +28,32 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class FixMatch(Method):
-    """One joint training-mode batch of labeled, weak and strong views; two fields define the labels.
+    """FixMatch in a federation: two replaceable rules decide the labels, `accept` and `assign`.
 
-    `accept` decides which predictions are sure, `assign` picks the target. Every method derived
-    from this one can carry SAGE as a plug-in. A derived method can also override one of eight short
-    functions: `ask_local`, `meet`, `ask_global`, `vote`, `remember`, `weight_at`, `supervised` and `extra`.
+    A step passes labeled, weak and strong views through the network as one batch in training mode. Derived methods
+    support the plug-ins: `+sage` replaces `assign`, and `+oracle` drops wrong labels. They may override `ask_local`,
+    `meet`, `ask_global`, `vote`, `remember`, `weight_at`, `supervised` and `extra`, which a step calls in this order.
+
+    Attributes:
+        accept: Decides which predictions are sure: `FixedThreshold`, `FlexThreshold`, `FreeThreshold`, `SoftWeight`,
+            `EntropyThreshold`, or your own `Accept`.
+        assign: Returns `PseudoLabels(target, mask)`, [B, C] and [B], from `(p_l, p_g, sure_l, sure_g)`: `LocalOnly`,
+            `GlobalOnly`, `Sage`, `Winner`, or your own. Its `uses_global` requests the global prediction.
+        terms: Further terms on the weights, such as `Proximal`.
+        mu_u: The weight of L_u.
+        label_bn: The BatchNorm statistics with which the local model labels: of the batch, or running ones.
+        oracle: Whether to drop wrong pseudo-labels (Fig. 1b).
+        extra_loss: The name under which records show `extra`, such as "l_c"; empty: not recorded.
+        hooks: Names of functions whose results are checked before a run.
     """
 
     accept: Accept = FixedThreshold()  # noqa: RUF009 (a frozen value)
     assign: Assign = LocalOnly()  # noqa: RUF009
     terms: tuple[Term, ...] = ()
     mu_u: float = 1.0
-    label_bn: Literal["train", "eval"] = "train"  # statistics under which the local model labels
-    oracle: bool = False  # drop wrong pseudo-labels (Fig. 1b)
-    extra_loss: ClassVar[str] = ""  # the name under which records show `extra`, such as l_c; empty: not recorded
+    label_bn: Literal["train", "eval"] = "train"
+    oracle: bool = False
+    extra_loss: ClassVar[str] = ""
     hooks: ClassVar[tuple[str, ...]] = ("assign", "vote", "supervised", "extra")
 
     @property
@@ -56,7 +68,7 @@ class FixMatch(Method):
         return Watched(weight_in(self.assign), sure_from(self.accept))
 
     def relabeled(self, assign: Assign) -> Self:
-        """Return the method with another rule for targets; plug-ins call it."""
+        """Return the method with another rule for targets, as plug-ins need it."""
         return replace(self, assign=assign)
 
     def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
@@ -67,19 +79,19 @@ class FixMatch(Method):
         return net.fit(weights, batch.x, batch.u_weak, batch.u_strong)
 
     def ask_local(self, net: Net, weights: Weights, weak: Out, batch: Batch) -> Tensor:
-        """Return p_l: the trained model's probabilities of the unlabeled images, without a gradient."""
+        """Return p_l, the trained model's prediction: by default the softmax of `weak.logits`, without a gradient."""
         return weak.logits.detach().softmax(-1)
 
     def meet(self, x: Out, p_l: Tensor, batch: Batch, state: State) -> State:
-        """Return the client's state before the votes, given outputs for labeled and unlabeled images."""
+        """Return the client's state before the votes: by default from `accept.observe`."""
         return {**state, **self.accept.observe(p_l, state)}
 
     def ask_global(self, net: Net, payload: Payload, state: State, batch: Batch) -> Tensor:
-        """Return p_g: the broadcast model's probabilities of the unlabeled images."""
+        """Return p_g, the global prediction: by default that of the broadcast model on weak views."""
         return net.infer(payload.weights, batch.u_weak).logits.softmax(-1)
 
     def vote(self, p_l: Tensor, p_g: Tensor, payload: Payload, state: State, batch: Batch) -> State:
-        """Return both models' probabilities, the targets and the mask."""
+        """Return `p_l`, `p_g`, `sure_l`, `sure_g`, `target` and `mask`; `+sage` needs a call of `self.assign`."""
         sure_l, sure_g = self.accept.sure(p_l, state), self.accept.sure(p_g, state)
         target, mask = self.assign(p_l, p_g, sure_l, sure_g)
         if self.accept.weighs:
@@ -95,21 +107,21 @@ class FixMatch(Method):
         return {**votes, "mask": votes["mask"] * is_right}  # a mask may weigh images
 
     def remember(self, votes: State, batch: Batch, state: State) -> State:
-        """Return the client's state after the votes."""
+        """Return the client's state after the votes: by default from `accept.update`."""
         return {**state, **self.accept.update(votes, batch.u_slot, state)}
 
     def weight_at(self, clock: Clock) -> Tensor | float:
-        """Return the weight of L_u at a step."""
+        """Return the weight of L_u at a step: by default `mu_u`; override it for ramps."""
         return self.mu_u
 
     def supervised(self, x: Out, batch: Batch) -> Tensor:
-        """Return L_s, given the trained model's outputs for the labeled images."""
+        """Return L_s from the trained model's `x.logits` and `x.feature` of labeled images."""
         return supervised_loss(x.logits, batch)
 
     def extra(self, net: Net, payload: Payload, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
-        """Return a further term of the loss, and the client's state after it; `local.state` already includes the votes.
+        """Return a further term of the loss, 0 by default, and the client's state after it.
 
-        `extra_loss` is the name of the term in records, where it stands next to l_s and l_u.
+        `local.state` already includes the votes. `seen` has the outputs `x`, `weak` and `strong`, and the `votes`.
         """
         return torch.zeros_like(batch.has_labels), local.state
 
@@ -145,7 +157,7 @@ class FixMatch(Method):
 
 
 def counted(votes: State, batch: Batch) -> State:
-    """Return the votes; at a client that is to train on labels only, none of them counts."""
+    """Return the votes; at a client that trains only on labels, none of them counts."""
     if batch.has_unlabeled is None:
         return votes
     return {**votes, "mask": votes["mask"] * (batch.has_unlabeled > 0)}  # a mask may be of booleans or of weights

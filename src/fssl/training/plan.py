@@ -111,22 +111,45 @@ def make_task(sites: list[Site], card: Card, seed: int) -> Task:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a client walks through its images."""
+    """The images of a client's round: how many, in which order, in which views.
+
+    Attributes:
+        batch: Labeled images per step.
+        unlabeled_ratio: Unlabeled images per labeled one in a step.
+        local_epochs: Epochs per round.
+        epoch: The images that an epoch counts: the client's pool, or its labeled images.
+        steps_per_round: A fixed number of steps instead of epochs; 1 is FedSGD.
+        views: The inputs of a step. The first letter names the images: `x` labeled, `u` unlabeled, `m` from the pool
+            with replacement (`batch.extras["m_slot"]` has their positions). Names that end with `strong` are strongly
+            augmented. `u_weak_2` is a second weak view, `batch.views["u_weak_2"]`.
+        size: Pixels per side.
+        flip: Whether views are flipped.
+        labeled_epochs: Epochs of clients with labels; default: local_epochs.
+        shuffles: Draw labeled images without replacement, as with epoch="labeled".
+        labels_alone: True sets `batch.has_unlabeled`: 0 at clients that know every label, else 1. Multiply unlabeled
+            terms by it. False: it is None, as in methods whose clients with labels always train only on these.
+        sweep: Pass the whole pool to the method's `visit` before training.
+        chooses: Train on the images that the method's `chosen` selects. They come first in every epoch;
+            `batch.extras["real"]` is 1 for them, else 0. Needs sweep=True, epoch="pool" and one group.
+        numbers: A function of a generator and a number of steps; the batch has its numbers as `extras["numbers"]`.
+        schedule: The learning rate over the run.
+        classes: The number of classes.
+    """
 
     batch: int
     unlabeled_ratio: int
     local_epochs: int
-    epoch: Literal["pool", "labeled"]  # the images of an epoch: the client's pool, or its labeled images
-    steps_per_round: int | None  # a fixed number instead of epochs: 1 is FedSGD
-    views: tuple[str, ...]  # of a step: x, x_strong, u_weak, u_strong, or a further one named like these
-    size: int  # pixels
+    epoch: Literal["pool", "labeled"]
+    steps_per_round: int | None
+    views: tuple[str, ...]
+    size: int
     flip: bool
-    labeled_epochs: int | None = None  # of clients with labels; unset: local_epochs
-    shuffles: bool = False  # labeled images are drawn without replacement, whatever an epoch counts
-    labels_alone: bool = False  # steps learn whether the client knows every label
-    sweep: bool = False  # a client first shows its whole pool to the method's `visit`
-    chooses: bool = False  # then it trains on the images of its pool that the method's `chosen` names
-    numbers: DrawNumbers | None = None  # the method's own random numbers, as a function of a generator and of steps
+    labeled_epochs: int | None = None
+    shuffles: bool = False
+    labels_alone: bool = False
+    sweep: bool = False
+    chooses: bool = False
+    numbers: DrawNumbers | None = None
     schedule: Schedule = Schedule()  # noqa: RUF009 (a frozen value)
     classes: int = 10
 
@@ -149,6 +172,7 @@ class Recipe:
         return max(1, n // self.batch)
 
     def num_steps(self, counts: Counts) -> int:
+        """Return the steps of a client's round."""
         epochs = (counts.labeled and self.labeled_epochs) or self.local_epochs
         return self.steps_per_round or epochs * self.epoch_steps(counts)
 
