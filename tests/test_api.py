@@ -86,7 +86,7 @@ def test_misunderstood_words_are_reported() -> None:
         fssl.run("smoke", "runs/x")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="then strings"):
         fssl.experiment("smoke", ["seed=7"])  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="which folders"):
+    with pytest.raises(UserError, match="expected folders of runs"):
         fssl.runs()
 
 
@@ -318,7 +318,7 @@ def test_comparisons_reports_and_tables_are_those_of_the_commands(tmp_path: Path
     assert [*tables] == [f"Table {number}" for number in range(1, 9)]
     assert Path("tables/tables.md").is_file()
     for read in (package.compare, package.report, package.runs, package.tables):
-        with pytest.raises(UserError, match="which folders"):
+        with pytest.raises(UserError, match="expected folders of runs"):
             read()
     with pytest.raises(UserError, match="--title has no effect without a picture"):
         package.compare("runs", title="x")

@@ -253,7 +253,7 @@ REFUSED = {
     (
         "server.broadcast_momentum=true",
         "train.optimizer=adamw",
-    ): "does not work with train.optimizer = 'adamw': only sgd's momentum",
+    ): "does not work with train.optimizer = 'adamw': only the momentum of sgd",
     (
         "server.broadcast_momentum=true",
         "train.momentum=0",

@@ -52,8 +52,8 @@ def test_the_same_file_is_rejected_wherever_it_is(root: Path) -> None:
     shutil.copy(root / "clients/a/unlabeled/p3/1.png", root / "test/dog/again.png")
     shutil.copy(root / "test/dog/2.png", root / "clients/b/unlabeled/own.png")
     expected = [
-        "test/dog/2.png: is is the same file as clients/b/unlabeled/own.png, a training image; remove one of them",
-        "test/dog/again.png: is is the same file as clients/a/unlabeled/p3/1.png, a training image; remove one of them",
+        "test/dog/2.png: is the same file as clients/b/unlabeled/own.png, a training image; remove one of them",
+        "test/dog/again.png: is the same file as clients/a/unlabeled/p3/1.png, a training image; remove one of them",
     ]
     assert found(lambda: load_federation(root, PETS)) == expected
     assert check(root).problems == expected
@@ -63,7 +63,7 @@ def test_a_site_compares_its_own(root: Path) -> None:
     site = root / "clients/a"
     shutil.copy(site / "labeled/cat/p1/1.png", site / "test/cat/p4/7.png")
     assert found(lambda: load_site(site, PETS)) == [
-        "test/cat/p4/7.png: is is the same file as labeled/cat/p1/1.png, a training image; remove one of them"
+        "test/cat/p4/7.png: is the same file as labeled/cat/p1/1.png, a training image; remove one of them"
     ]
 
 
@@ -72,7 +72,7 @@ def test_a_server_compares_its_own(root: Path) -> None:
     lines = found(lambda: load_server(root, PETS._replace(at_server=True)))
     assert (
         lines[0]
-        == "test/cat/p9/1.png: is is the same file as server/cat/p9/1.png, a training image; remove one of them"
+        == "test/cat/p9/1.png: is the same file as server/cat/p9/1.png, a training image; remove one of them"
     )
     assert "folder 'p9/' has images in training too, such as server/cat/p9/1.png" in lines[2]
 

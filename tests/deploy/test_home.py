@@ -42,7 +42,7 @@ def test_the_next_command_can_be_pasted(fssl: Fssl) -> None:
     code, said, _ = fssl("deploy", "init", "de p ü's")
     assert (code, shlex.split(said.rpartition("next: ")[2])[-2:]) == (0, ["--home", "de p ü's"])
     code, said, _ = fssl("datasets", "--export-digits", "si tes")
-    assert (code, "`fssl datasets --check 'si tes'` counts" in " ".join(said.split())) == (0, True)
+    assert (code, "count them with `fssl datasets --check 'si tes'`" in " ".join(said.split())) == (0, True)
 
 
 def test_a_new_folder_reads_back(home: Path) -> None:
@@ -667,7 +667,7 @@ NO_ANSWER = r"the server does not answer at 127\.0\.0\.1:\d+; is `fssl deploy se
             "Authentication failed. Please run flwr login",
             r"was not started from .*/server, so it rejects this command$",
         ),
-        ("SuperLink connection 'deployment' not found in the configuration", "^the server has not been started yet: `"),
+        ("SuperLink connection 'deployment' not found in the configuration", "^the server has not been started yet; start it with `"),
         ('{"success": false, "error-message": "no such run"}', "^`flwr ls deployment` failed: no such run$"),
         ("first " + "word " * 59, f"^`flwr ls deployment` failed: first {'word ' * 58}word$"),  # 300 letters
         ("start " + "letters " * 40, f"^`flwr ls deployment` failed: … {'letters ' * 36}letters$"),

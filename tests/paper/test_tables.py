@@ -331,7 +331,7 @@ def test_a_run_that_ends_before_the_papers_round_fills_no_accuracy_unless_asked(
     add(tmp_path, "soft", 40, "method.vote=soft", "train.rounds=499", rounds=499)
     assert {path.name: why for path, why in tables_of(tmp_path).unused.items()} == {"soft": few}
     add(tmp_path, "softer", 40, "method.vote=soft", "train.rounds=498", rounds=498)
-    less = "498 of the paper's 500 rounds; other runs are longer or closer to the paper's setting"
+    less = "498 of the paper's 500 rounds; replaced by runs that are longer or closer to the paper's setting"
     for asked_for in (False, True):  # no advice that does not help, or was followed already
         assert tables_of(tmp_path, short=asked_for).unused[tmp_path / "softer"] == less
     add(tmp_path, "short rival", 51, "method.name=fixmatch-gpl", "train.rounds=499", rounds=499)
@@ -466,7 +466,7 @@ def test_runs_without_a_cell_are_listed_with_the_reason(tmp_path: Path) -> None:
     assert why.pop("own") == "no table has a folder of images"
     assert why.pop("given") == "no table has images passed in Python"
     assert why.pop("listed") == "no table has a partition from a file"
-    behind = "other runs are longer or closer to the paper's setting"
+    behind = "replaced by runs that are longer or closer to the paper's setting"
     assert why.pop("short") == f"100 of the paper's 500 rounds; {behind}"
     assert why.pop("worse") == behind
     assert why == {name: text for name, (_, text) in reasons.items()}

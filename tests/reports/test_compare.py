@@ -185,7 +185,7 @@ def test_of_many_clients_with_test_images_the_first_are_listed(
         print_run(console, folder)
         text = said(capsys)
         assert "accuracy on the 14 test images of client 11 │ 61.00 %" in text
-        assert ("of client 12" in text, "and of 2 more clients │ see measures.json" in text) == (False, clients == 14)
+        assert ("of client 12" in text, "and 2 more clients │ see measures.json" in text) == (False, clients == 14)
 
 
 FIRST, SECOND = "3e18041718aa43715472cd031216bea53e610747", "9aa9b3f2b+"

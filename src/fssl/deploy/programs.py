@@ -225,4 +225,4 @@ def exit_reason(log: Path) -> str:
     lines = [" ".join(line.split()) for line in said.splitlines()[-30:] if line.strip()]
     errors = [i for i, line in enumerate(lines) if line.startswith(ERROR)]
     words = lines[errors[-1] : errors[-1] + 3] if errors else lines[-1:]
-    return f"{' '.join(words) or 'without a word'} (log: {log})"
+    return f"{' '.join(words) or 'without a message'} (log: {log})"

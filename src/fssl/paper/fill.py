@@ -16,7 +16,7 @@ from .published import PAPER, PRINTED, SEEDS, End, PublishedTable, Row, Wanted, 
 from .setups import Setup, by_setup, changes_since, differences, own_recipe, result_at
 
 GAIN_ROW = "SAGE minus best other"
-GAVE_WAY = "other runs are longer or closer to the paper's setting"
+GAVE_WAY = "replaced by runs that are longer or closer to the paper's setting"
 Known = Mapping[Setup, Sequence[Run]]
 NEAR = 5.0  # points below the paper's best other method: one that is farther behind cannot replace it
 

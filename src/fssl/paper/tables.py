@@ -147,7 +147,7 @@ def summary(filled: FilledTable) -> Iterator[list[str]]:
 NO_CELL = "of no cell"
 UNFINISHED = "unfinished (--short shows such runs)"
 TOO_SHORT = "too short (--short shows such runs)"
-BEHIND = "other runs are longer or closer to its setting"
+BEHIND = "replaced by runs that are longer or closer to its setting"
 UNREAD = ("with a record that cannot be used", "without a finished round")
 WITH_A_CELL = (UNFINISHED, TOO_SHORT, *reversed(UNREAD), BEHIND)
 
