@@ -246,6 +246,7 @@ SECTIONS = {
     "svhn250": Section([f"{SETTINGS}/svhn250"], means(10, 20, 30, 40) | LABELS, ""),
     "twin-sight": Section([f"{SETTINGS}/twin-sight"], LAST | HUNDREDS | BEST | LABELS | SECONDS, "sage"),
     "few-clients": Section([f"{SETTINGS}/few-clients"], LAST | HUNDREDS | BEST | LABELS | SECONDS, "sage"),
+    "one-client": Section([f"{SETTINGS}/one-client"], against=""),
     "kernels": Section(["kernels", LONG[1], SHORT], means(20, 40, 60)),
 }
 PARTS: dict[str, Callable[[], str]] = {
