@@ -263,13 +263,14 @@ def resolves(name: str) -> bool:
 
 @pytest.mark.slow
 def test_the_page_names_every_method_that_takes_the_plug_in() -> None:
-    refusing, hosts = (part.split()[1] for part in OF_METHODS[1:])
+    table = OF_METHODS[1].split()[1]
     taking = [name for name, builder in METHODS.items() if isinstance(builder(), FixMatch) and name != "sage"]
     assert len(taking) > 8
-    assert re.findall(r"^\| \[`([^`]+)`\]", hosts, re.MULTILINE) == taking
-    assert re.findall(r"^\| `([^`]+)` \| no", refusing, re.MULTILINE) == [
-        n for n in METHODS if n not in (*taking, "sage")
-    ]
+    assert re.findall(r"^\| `([^`]+)` \| \+sage", table, re.MULTILINE) == taking
+    assert re.findall(r"^\| `([^`]+)` \| no", table, re.MULTILINE) == [n for n in METHODS if n not in (*taking, "sage")]
+    for name in taking:
+        if name not in ("fixmatch-lpl", "fixmatch-gpl"):  # with the plug-in these are SAGE
+            assert f"- `{name}+sage`: " in METHOD_PAGES[SOURCES[METHODS[name]].page].read_text()
     for name in METHODS.keys() - {*taking, "sage"}:
         with pytest.raises(UserError):
             build_method(f"{name}+sage", {})

@@ -199,7 +199,11 @@ REFUSED = {
     ("server.malicious=0.3",): "has no effect with server.aggregate = 'mean'",
     ("attack.factor=3",): "has no effect with attack.kind = 'none'",
     ("attack.kind=labels", "attack.factor=3"): "has no effect with attack.kind = 'labels'",
-    ("server.aggregate=median", "privacy.aggregation=secagg+", "compute.engine=flower"): "the server sees only the mean",
+    (
+        "server.aggregate=median",
+        "privacy.aggregation=secagg+",
+        "compute.engine=flower",
+    ): "server sees only the mean",
     ("server.aggregate=median", "privacy.clip=1", "compute.engine=flower"): "its guarantee covers only a mean",
     ("server.aggregate=median", "server.static_norm=sites"): "statistics that sites measure are averaged",
 }

@@ -71,8 +71,7 @@ def test_a_server_compares_its_own(root: Path) -> None:
     shutil.copytree(root / "test", root / "server")
     lines = found(lambda: load_server(root, PETS._replace(at_server=True)))
     assert (
-        lines[0]
-        == "test/cat/p9/1.png: is the same file as server/cat/p9/1.png, a training image; remove one of them"
+        lines[0] == "test/cat/p9/1.png: is the same file as server/cat/p9/1.png, a training image; remove one of them"
     )
     assert "folder 'p9/' has images in training too, such as server/cat/p9/1.png" in lines[2]
 

@@ -667,7 +667,10 @@ NO_ANSWER = r"the server does not answer at 127\.0\.0\.1:\d+; is `fssl deploy se
             "Authentication failed. Please run flwr login",
             r"was not started from .*/server, so it rejects this command$",
         ),
-        ("SuperLink connection 'deployment' not found in the configuration", "^the server has not been started yet; start it with `"),
+        (
+            "SuperLink connection 'deployment' not found in the configuration",
+            "^the server has not been started yet; start",
+        ),
         ('{"success": false, "error-message": "no such run"}', "^`flwr ls deployment` failed: no such run$"),
         ("first " + "word " * 59, f"^`flwr ls deployment` failed: first {'word ' * 58}word$"),  # 300 letters
         ("start " + "letters " * 40, f"^`flwr ls deployment` failed: … {'letters ' * 36}letters$"),

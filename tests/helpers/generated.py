@@ -35,5 +35,4 @@ class Generated(NamedTuple):
 OF_METHODS = [
     Generated(DOCS / "methods.md", "methods", method_tables.overview),
     Generated(DOCS / "methods.md", "what goes with what", method_tables.compatibility_facts),
-    Generated(DOCS / "methods.md", "hosts", method_tables.hosts),
 ]

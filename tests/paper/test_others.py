@@ -198,8 +198,8 @@ def test_runs_that_are_not_in_the_table_are_counted_by_reason(filled: Tables, tm
     again = fill_other(TABLES["twin-sight"], found)
     assert count_text(again) == (
         "5 of 12 runs are in the table; not in it: 2 of no cell, 1 unfinished (--short shows such runs), 1 too short"
-        " (--short shows such runs), 1 without a finished round, 1 with a record that cannot be used, 1 replaced by runs"
-        " that are longer or closer to its setting."
+        " (--short shows such runs), 1 without a finished round, 1 with a record that cannot be used, 1 replaced by"
+        " runs that are longer or closer to its setting."
     )
     assert without_cell(again) == {
         runs / "of a method without a cell": "no cell has this method, or these settings of it, in that column",
