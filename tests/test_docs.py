@@ -39,15 +39,19 @@ from fssl.config.rules import Case, Rule, Such
 from fssl.config.settings import APP
 from fssl.data.idx import SUMS
 from fssl.errors import UserError
+from fssl.inference.trained import Trained
 from fssl.label.accept import Accept, FixedThreshold
 from fssl.label.assign import Sage
+from fssl.methods import AdamW, Sgd
 from fssl.methods.base import Method, Needs, Recipe
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS, PLUGINS, build_method, settings_of
 from fssl.models import Head, NormReLU
 from fssl.paper.scoreboard import draw_board
 from fssl.paper.tables import DPI
+from fssl.reports.compare import Comparison
 from fssl.reports.drawing import render, settings
+from fssl.reports.runs import Run
 from helpers import benchmark_page, results_page
 from helpers.command import exit_code
 from helpers.generated import OF_METHODS, Generated
@@ -112,7 +116,7 @@ def test_an_example_runs(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "what",
-    [FixedThreshold, Sage, Head, NormReLU, build_method, api.experiment, api.experiments],
+    [FixedThreshold, Sage, Head, NormReLU, Sgd, AdamW, build_method, api.experiment, api.experiments],
     ids=lambda what: what.__name__,
 )
 def test_an_example_in_a_docstring_is_true(what: Any) -> None:
@@ -318,7 +322,7 @@ def test_every_question_of_a_method_is_explained() -> None:
 
 def test_the_reference_explains_every_function_and_field_of_a_method() -> None:
     page = (ROOT / "docs" / "api.md").read_text()
-    for kind in (Method, Needs, Recipe, FixMatch, Accept):
+    for kind in (Method, Needs, Recipe, FixMatch, Accept, Run, Comparison, Trained):
         assert f"::: {kind.__module__}.{kind.__name__}\n" in page or f"::: fssl.methods.{kind.__name__}\n" in page
         said = inspect.getdoc(kind) or ""
         own = inspect.get_annotations(kind)

@@ -57,14 +57,27 @@ class Predictions(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """A model with everything it needs to classify an image; in fp32, whatever its training used."""
+    """A trained model with everything it needs to classify images, in fp32.
+
+    Attributes:
+        config: The settings of its run.
+        card: The facts about its images, such as `size` and `channels`.
+        net: The network, without weights.
+        weights: The weights.
+        normalize: The normalization of the run's result.
+        round: The last round of its training.
+
+    Examples:
+        >>> model = fssl.load("runs/smoke")
+        >>> model.classes, model.predict("photos").labels
+    """
 
     config: Config
     card: Card
     net: Net
     weights: Weights
-    normalize: Normalize  # the normalization of the run's result
-    round: int  # the last round of its training
+    normalize: Normalize
+    round: int
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -103,11 +103,14 @@ def know_method(method: Method | Callable[..., Method]) -> str:
 
 
 def build_method(name: str, settings: Mapping[str, Any]) -> Method:
-    """Return the method that a name and its settings describe.
+    """Build a method by its name.
 
     Args:
         name: A method of the list, or FILE.py:FUNCTION, with plug-ins or without, such as "flexmatch+sage".
-        settings: The builders' keyword arguments; those left out have their defaults.
+        settings: The builders' keyword arguments; others have their defaults.
+
+    Returns:
+        The method, with plug-ins applied. A run sets its optimizer.
 
     Raises:
         UserError: The name, a setting or its value does not fit.

@@ -24,17 +24,23 @@ NO_NORM = 1e-6  # added to a gradient's norm before it divides, as torch does
 
 @dataclass(frozen=True)
 class Optimizer:
-    """What SGD and AdamW share: a rate, decay, and a bound on the gradient.
+    """The common part of SGD and AdamW. A step calls `at(batch.clock)` and uses the result.
 
-    A step takes it `at` its clock: `lr` is then the rate of that step, in compiled steps a 0-d tensor if it moves.
+    Attributes:
+        lr: The learning rate; after `at`, the rate of the step, in compiled steps a 0-d tensor if it changes.
+        momentum: Momentum, or AdamW's beta_1.
+        weight_decay: Weight decay.
+        decay_on: "all", or "weights": only tensors with two or more axes, so neither biases nor scales of norms.
+        clip: The largest norm of all gradients together.
+        scheduled: Whether the rate follows a schedule and is not known yet.
     """
 
     lr: Rate = 0.1
-    momentum: float = 0.9  # AdamW's beta_1
+    momentum: float = 0.9
     weight_decay: float = 1e-4
-    decay_on: DecayOn = "all"  # or on tensors with two axes or more: neither on biases nor on scales of norms
-    clip: float | None = None  # the largest norm of all gradients together
-    scheduled: bool = False  # whether the rate follows a schedule and is not known yet
+    decay_on: DecayOn = "all"
+    clip: float | None = None
+    scheduled: bool = False
 
     def at(self, clock: Clock) -> Self:
         """Return the optimizer with the rate of a step."""
@@ -67,7 +73,20 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Sgd(Optimizer):
-    """SGD with momentum; weight decay is part of the gradient."""
+    """SGD with momentum; weight decay is part of the gradient.
+
+    Attributes:
+        lr: The learning rate.
+        momentum: The momentum.
+        weight_decay: Weight decay.
+        decay_on: "all", or "weights": all tensors except biases and the scales and shifts of norms.
+        clip: The largest norm of all gradients together.
+        nesterov: Whether to use Nesterov momentum.
+
+    Examples:
+        >>> Sgd(lr=0.1).update({"w": torch.ones(1)}, {"w": torch.zeros(1)}, {"w": torch.ones(1)})[0]["w"].item()
+        0.8999900221824646
+    """
 
     nesterov: bool = False
 
@@ -90,7 +109,21 @@ class Sgd(Optimizer):
 
 @dataclass(frozen=True)
 class AdamW(Optimizer):
-    """Adam with weight decay separate from the gradient; each parameter has its own count of steps."""
+    """Adam with decoupled weight decay; each parameter counts its own steps.
+
+    Attributes:
+        lr: The learning rate.
+        momentum: beta_1.
+        weight_decay: Weight decay.
+        decay_on: "all", or "weights": all tensors except biases and the scales and shifts of norms.
+        clip: The largest norm of all gradients together.
+        beta2: beta_2.
+
+    Examples:
+        >>> adam, w = AdamW(lr=0.1, weight_decay=0.0), {"w": torch.ones(1)}
+        >>> round(adam.update(w, adam.start(w), {"w": torch.ones(1)})[0]["w"].item(), 4)
+        0.9
+    """
 
     beta2: float = 0.999
 

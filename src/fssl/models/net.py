@@ -63,16 +63,33 @@ def switch_tf32_off() -> None:
 
 
 class Out(NamedTuple):
-    """A network's outputs for a batch."""
+    """A network's outputs for a batch, in fp32.
 
-    logits: Tensor  # [B, C] fp32
-    feature: Tensor  # [B, d] fp32
+    Attributes:
+        logits: [B, C].
+        feature: The input of the last layer [B, d].
+    """
+
+    logits: Tensor
+    feature: Tensor
 
 
 class Net:
-    """One architecture, in training and in evaluation mode, and its first weights.
+    """A network as a function of its weights: `fit` in training mode, `infer` in evaluation mode.
 
     A call lends its weights to a module while it runs, so each thread needs its own Net: see `copy`.
+
+    Attributes:
+        name: The name in `model.name`.
+        channels: Channels of an image.
+        classes: The number of classes.
+        bf16: Whether calls compute in bf16.
+        size: Pixels per side.
+        first: The first weights: parameters and buffers, by name.
+
+    Examples:
+        >>> buffers, (out,) = net.fit(weights, images)  # new BatchNorm statistics, outputs
+        >>> net.infer(weights, images).logits
     """
 
     def __init__(

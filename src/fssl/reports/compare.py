@@ -109,12 +109,24 @@ NO_FILES = Files()
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs compared: for each task its groups of repetitions, a table and sentences."""
+    """The comparison of runs. `print` shows its tables and sentences; a notebook renders them.
+
+    Attributes:
+        tasks: By task, the groups of runs that differ only in their seed.
+        tables: By task, the table.
+        sentences: By task, sentences on commits, the leading method and its margin.
+        remarks: Remarks on all tables.
+        by: The setting that the columns show; empty without one.
+
+    Examples:
+        >>> comparison = fssl.compare("runs", by="partition.alpha")
+        >>> [(row["method"], row["result"]) for row in comparison.results]
+    """
 
     tasks: dict[str, Groups]
     tables: dict[str, Grid]
-    sentences: dict[str, list[str]]  # on commits, the leading method and its margin
-    remarks: list[str]  # on all tables
+    sentences: dict[str, list[str]]
+    remarks: list[str]
     by: str
 
     @property

@@ -129,16 +129,31 @@ def table_of_counts(rows: Any) -> ClassCounts | None:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run folder as it was when it was read; compared by identity."""
+    """A run folder at the time of reading; two objects are equal only if they are the same one.
+
+    Attributes:
+        path: The folder.
+        config: All settings.
+        lines: The lines of rounds.jsonl, one dict per round.
+        damaged: Numbers of lines that cannot be read.
+        has_edits: Whether a damaged line is complete except for its check, so that it may have been edited.
+        remark: The remark on an edited record that was accepted.
+        extras: Further files: summary, environment, partition and probes.
+        measure: The test measure of `curve` and `result`.
+
+    Examples:
+        >>> run = fssl.runs("runs")[0]
+        >>> run.config.seed, run.result, run.curve, run.lines[-1]["round"]
+    """
 
     path: Path
     config: Config
     lines: list[Line]
-    damaged: list[int]  # line numbers of rounds.jsonl that could not be read
-    has_edits: bool  # whether a damaged line is complete except for its check, so that it may have been edited
-    remark: str  # on an edited record that was accepted
+    damaged: list[int]
+    has_edits: bool
+    remark: str
     extras: Extras
-    measure: str  # the test measure that judges the run
+    measure: str
 
     @property
     def sessions(self) -> Sequence[Mapping[str, Any]]:
@@ -157,6 +172,7 @@ class Run:
 
     @property
     def result(self) -> float:
+        """Return the mean of the last 10 rounds, or of all rounds if there are fewer."""
         return float(np.mean(self._averaged))
 
     @property
@@ -170,6 +186,7 @@ class Run:
 
     @property
     def last_round(self) -> int:
+        """Return the number of the last recorded round."""
         return int(self.lines[-1]["round"])
 
     @property
