@@ -70,7 +70,7 @@ def setting_hint(option: str, words: list[str]) -> str:
 
 
 def explain_extra(words: list[str], settings: list[str]) -> str:
-    """Explain words that belong to no option: settings without `--set`, or the value of one after a space."""
+    """Explain words without an option: settings without `--set`, or the value of one after a space."""
     said = f"Got unexpected extra argument{'s' * (len(words) > 1)} ({' '.join(words)})"
     if cut := [setting for setting in settings if "=" not in setting]:
         return f"{said}; expected an equals sign: --set {cut[0]}={words[0]}"

@@ -211,7 +211,7 @@ def choosing(config: Config) -> Config:
 
 
 def split_for_clients(config: Config, dataset: Dataset) -> dict[int, Split]:
-    """Return a client's own test images, for each client with some; they also belong to the common test."""
+    """Return a client's own test images, for each client with some; they are also part of the common test."""
     if dataset.testers is None:
         return {}
     rows = rows_for_test(config, dataset)

@@ -56,7 +56,7 @@ def make_measure(net: Net, pool: Pool, faster: Faster = as_it_is) -> Measure:
 
 
 def mean_of(sums: Iterable[NormSums]) -> State:
-    """Return a model's running statistics: every batch has the same weight, at whichever site it was measured."""
+    """Return a model's running statistics: every batch has the same weight, at any site."""
     total: State = {}
     batches = 0
     for each in sums:

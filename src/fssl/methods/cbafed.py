@@ -89,7 +89,7 @@ class CBAFed(Method):
         return Needs(client_labels=True, burn_in=self.burn_in)
 
     def recipe(self, usual: Recipe) -> Recipe:
-        """Return the recipe; clients with labels train only on these, whatever `train.labels_alone` says."""
+        """Return the recipe; clients with labels train only on these, independently of `train.labels_alone`."""
         views, epochs = ("x", "u_weak"), self.labeled_epochs
         return replace(usual, views=views, shuffles=True, labeled_epochs=epochs, labels_alone=False)
 
@@ -111,7 +111,7 @@ class CBAFed(Method):
         return {**own, **clone(packed(OLDER, payload.weights))}
 
     def keep(self, local: Local) -> State:
-        """Return nothing, since each round counts anew."""
+        """Return nothing, since each round starts with new counts."""
         return {}
 
     def vote(self, net: Net, payload: Payload, batch: Batch) -> State:
@@ -160,7 +160,7 @@ class CBAFed(Method):
         return local._replace(weights=weights, state={**local.state, **packed(OLDER, newer)})
 
     def num_samples(self, counts: Counts) -> int:
-        """Return the number of all images, whatever `train.labeled_weight` says; without labels, of those accepted."""
+        """Return the number of all images, independently of `train.labeled_weight`; without labels, of accepted ones."""
         return counts.pool
 
     def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:

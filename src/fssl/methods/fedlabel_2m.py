@@ -57,7 +57,7 @@ class FedLabel2M(FedLabel):
         return {**super().client_state(payload, task, counts), COUNT: torch.zeros(())}
 
     def keep(self, local: Local) -> State:
-        """Return nothing, since pseudo-labels are counted anew each round."""
+        """Return nothing, since each round starts with new counts of pseudo-labels."""
         return {}
 
     def start(self, payload: Payload, state: State) -> Local:

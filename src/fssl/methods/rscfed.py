@@ -82,7 +82,7 @@ class RSCFed(Method):
         return Needs(groups=self.groups, client_labels=True)
 
     def recipe(self, usual: Recipe) -> Recipe:
-        """Return the recipe; clients with labels train only on these, whatever `train.labels_alone` says."""
+        """Return the recipe; clients with labels train only on these, independently of `train.labels_alone`."""
         return replace(usual, views=("x", "u_weak", AGAIN), shuffles=True, labels_alone=False)
 
     def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:

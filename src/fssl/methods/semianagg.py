@@ -54,7 +54,7 @@ class SemiAnAgg(Method):
         return Needs(client_labels=True, burn_in=self.burn_in)
 
     def recipe(self, usual: Recipe) -> Recipe:
-        """Return the recipe; clients with labels train only on these, whatever `train.labels_alone` says."""
+        """Return the recipe; clients with labels train only on these, independently of `train.labels_alone`."""
         return replace(usual, views=("x", "x_strong", "u_weak", "u_strong"), shuffles=True, labels_alone=False)
 
     @property
@@ -62,7 +62,7 @@ class SemiAnAgg(Method):
         return Watched(tau=self.accept.tau)
 
     def init(self, net: Net, weights: Weights, task: Task) -> Server:
-        """Return the server with a separately drawn anchor, whatever the model starts from."""
+        """Return the server with a separately drawn anchor, independent of the model's first weights."""
         seed, device = int(stream(task.seed, "semianagg").integers(2**31)), weights.params[CLASSIFIER].device
         anchor = {name: t.to(device) for name, t in packed(ANCHOR, net.drawn(seed)).items()}
         return Server(weights, anchor)
@@ -72,7 +72,7 @@ class SemiAnAgg(Method):
         return {**self.accept.init(task, counts), SUMS: by_class, NUMBERS: by_class.clone()}
 
     def keep(self, local: Local) -> State:
-        """Return nothing, since each round counts anew."""
+        """Return nothing, since each round starts with new counts."""
         return {}
 
     def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
@@ -104,7 +104,7 @@ class SemiAnAgg(Method):
         return {**state, **self.accept.update(votes, batch.u_slot, state), SUMS: sums, NUMBERS: numbers}
 
     def num_samples(self, counts: Counts) -> int:
-        """Return the number of all images, whatever `train.labeled_weight` says."""
+        """Return the number of all images, independently of `train.labeled_weight`."""
         return counts.pool
 
     def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:

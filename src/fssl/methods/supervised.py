@@ -26,7 +26,7 @@ class Supervised(Method):
         return Needs(labels=self.labels)
 
     def recipe(self, usual: Recipe) -> Recipe:
-        """Return a recipe of labeled images only, whatever `train.labels_alone` says."""
+        """Return a recipe of labeled images only, independently of `train.labels_alone`."""
         return replace(usual, epoch=self.steps, labels_alone=False)
 
     def num_samples(self, counts: Counts) -> int:

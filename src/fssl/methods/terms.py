@@ -1,4 +1,4 @@
-"""Extra terms that any method's loss can carry."""
+"""Extra terms for the loss of any method."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

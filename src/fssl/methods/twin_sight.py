@@ -61,7 +61,7 @@ def divisor(images: int, scale: Scale) -> int:
 
 @dataclass(frozen=True)
 class TwinSight(Method):
-    """Both networks are uploaded and averaged; the supervised one is tested. The twin lies under the prefix `twin.`.
+    """Both networks are uploaded; the supervised one is tested. The twin's tensors have the prefix `twin.`.
 
     A client with labels trains only on these. One without trains on the contrast of its twin and on neighbors, and
     with `pseudo` also on labels.
@@ -80,7 +80,7 @@ class TwinSight(Method):
         return Needs(client_labels=True)
 
     def recipe(self, usual: Recipe) -> Recipe:
-        """Return the recipe; clients with labels train only on these, whatever `train.labels_alone` says."""
+        """Return the recipe; clients with labels train only on these, independently of `train.labels_alone`."""
         return replace(usual, views=("x", "x_strong", "u_weak", "u_strong"), shuffles=True, labels_alone=False)
 
     @property
@@ -99,7 +99,7 @@ class TwinSight(Method):
         return self.accept.init(task, counts) if self.pseudo else {}
 
     def keep(self, local: Local) -> State:
-        """Return nothing, since the thresholds' means start anew in each round."""
+        """Return nothing, since the thresholds' means restart in each round."""
         return {}
 
     def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:

@@ -68,7 +68,7 @@ class RunFolder:
         return self.packed_file if self.is_packed else self.rounds_file
 
     def text(self) -> bytes:
-        """Return the lines of the record, from whichever file has them."""
+        """Return the lines of the record, from the plain or the packed file."""
         if self.is_packed:
             return read_packed(self.packed_file)
         return self.rounds_file.read_bytes() if self.rounds_file.is_file() else b""

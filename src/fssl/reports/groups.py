@@ -101,7 +101,7 @@ def shown_color(runs: Sequence[Run]) -> str | None:
 
 
 def styles_of(groups: Mapping[str, Sequence[Run]], names: Sequence[str]) -> dict[str, Style]:
-    """Return the look of each group, in this order; the color that one of its runs has chosen goes first."""
+    """Return the look of each group, in this order; a color that a run has chosen takes precedence."""
     styles = method_styles([method_of(groups[name][0]) for name in names])
     return {
         name: style._replace(color=shown_color(groups[name]) or style.color)

@@ -80,7 +80,7 @@ def moved(name: str, to: Callable[[Path], Path | str]) -> str:
 
 
 def short_name(name: str) -> str:
-    """A name without the folders of its file: wherever it lies, the checksum tells whether it is the same."""
+    """Return a name without the folders of its file, since the checksum identifies the file."""
     return moved(name, lambda file: file.name)
 
 
@@ -90,7 +90,7 @@ def absolute_name(name: str) -> str:
 
 
 def name_in(folder: Path, name: str) -> str:
-    """A name whose file lies in another folder; "" if that is no name of a file, or cannot be one there."""
+    """Return the name with its file in another folder; "" if the name has no file."""
     there = moved(name, lambda file: folder / file.name)
     return there if PLACE.fullmatch(there) else ""  # a folder with a + in its name cannot be part of one
 

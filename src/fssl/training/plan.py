@@ -201,7 +201,7 @@ def passes(rng: np.random.Generator, n: int, batch: int, steps: int) -> Rows:
 
 
 def epochs(rng: np.random.Generator, n: int, batch: int, recipe: Recipe, counts: Counts) -> Rows:
-    """Return passes that start anew with every local epoch, as iterators do."""
+    """Return passes that restart with every local epoch."""
     total, each = recipe.num_steps(counts), recipe.epoch_steps(counts)
     lengths = [min(each, total - done) for done in range(0, total, each)]
     return np.concatenate([passes(rng, n, batch, steps) for steps in lengths])

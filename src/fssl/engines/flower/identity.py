@@ -13,7 +13,7 @@ class AdmittedSite(NamedTuple):
 
 
 class Node(NamedTuple):
-    """What Flower knows of a node. Only the key is verified."""
+    """Flower's facts about a node. Only the key is verified."""
 
     number: int
     key: str  # fingerprint

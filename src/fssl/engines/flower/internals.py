@@ -89,7 +89,7 @@ def run_supernode(words: list[str], check: Callable[[str, str], None], rejected:
 
 
 def keep_in_step(node: Any) -> None:
-    """Let a SuperNode answer the message that it got last, whatever happened to earlier ones.
+    """Let a SuperNode answer the message that it received last, also after errors in earlier ones.
 
     It takes a message, sends one answer, and takes the next. If a server dies while a message is on its way, that
     message stays with the node, is worked on later, and its answer goes out in place of the next one's: from then on

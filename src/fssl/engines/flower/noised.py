@@ -21,7 +21,7 @@ class ClippedNoise(NamedTuple):
     noise: float
 
     def clipped(self, upload: Upload, payload: Payload) -> Upload:
-        """Return the upload moved towards the payload; all clients count the same, whatever their stated size."""
+        """Return the upload moved towards the payload; all clients have the same weight."""
         old = payload.weights.params
         new = [t.double().cpu().numpy() for t in upload.weights.params.values()]
         sent = [old[name].double().cpu().numpy() for name in upload.weights.params]

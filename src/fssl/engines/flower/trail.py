@@ -75,7 +75,7 @@ def note_names(trail: Path, record: str, names: tuple[str, ...]) -> None:
 
 
 class AuditedGrid:
-    """A server's connection to its nodes, which records what leaves and comes, by site."""
+    """A server's connection to its nodes, which records all messages, by site."""
 
     def __init__(self, grid: "Grid", trail: Path, run: str, sites: list[AdmittedSite]) -> None:
         self._grid, self._trail, self._run, self._sites = grid, trail, run, sites
