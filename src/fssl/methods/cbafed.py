@@ -160,7 +160,7 @@ class CBAFed(Method):
         return local._replace(weights=weights, state={**local.state, **packed(OLDER, newer)})
 
     def num_samples(self, counts: Counts) -> int:
-        """Return the number of all images, independently of `train.labeled_weight`; without labels, of accepted ones."""
+        """Return the number of all images; without labels, of accepted ones. `train.labeled_weight` has no effect."""
         return counts.pool
 
     def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:
