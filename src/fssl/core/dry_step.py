@@ -38,7 +38,7 @@ class RandomStepError(UserError):
 def sketch(
     method: Method, net: Net, task: Task, counts: Counts, client: int = 0, values: bool = False
 ) -> Iterator[tuple[Payload, Local]]:
-    """Yield a client's payload and start; they and all tensors made inside have shapes only, unless `values` is set."""
+    """Yield a client's payload and initial state. Unless `values` is set, tensors in the context only have shapes."""
     with torch.no_grad() if values else shapes_alone():
         payload = method.payload(method.init(net, net.first if values else without_values(net), task), client)
         yield payload, method.start(payload, method.client_state(payload, task, counts))
@@ -89,7 +89,7 @@ class Sizes(NamedTuple):
 class Tried(NamedTuple):
     """The findings of one step on shapes only."""
 
-    layout: Layout  # the places of measured sums in a tally
+    layout: Layout  # the positions of measured sums in a tally
     reads_rounds: bool  # whether the step reads the planned number of rounds
     hooks: set[str]  # hooks of the method that its step calls
 

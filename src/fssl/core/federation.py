@@ -1,4 +1,4 @@
-"""A prepared experiment at work: clients' images on devices, and the server's part of a round."""
+"""A prepared experiment with its images on a device: it draws clients and plans their rounds."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property, partial
@@ -71,7 +71,7 @@ class Pools:
 
 
 class Federation:
-    """A prepared experiment at work.
+    """A prepared experiment with its images on a device.
 
     Args:
         experiment: The prepared run.

@@ -22,7 +22,7 @@ from .tensors import Tensors
 
 
 def check_inside(run: Path, place: Path) -> None:
-    """Refuse a folder of a run that is a link to elsewhere: files there would be removed."""
+    """Reject a folder of a run that is a link to elsewhere, because files there would be removed."""
     if place.is_symlink() and not place.resolve().is_relative_to(run.resolve()):
         raise UserError(f"{place} is a link that leads out of the run folder, to {place.resolve()}; remove it", "out")
 

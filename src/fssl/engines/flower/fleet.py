@@ -136,8 +136,8 @@ class FlowerFleet:
     def leave_out(self, round: int, is_finite: Callable[[Weights], bool]) -> bool:
         """Exclude the uploads that made the round's model not finite; return whether to repeat the round.
 
-        An upload is at fault if its own model fails the test; if none does, the one that moved the model most. If
-        all fail, training itself went wrong.
+        An upload is at fault if its own model fails the test. If none fails, the upload that moved the model most is at
+        fault. If all fail, training itself diverged.
         """
         models = {r.upload.client: r.upload.weights for r in self._results if isinstance(r, ClientResult)}
         bad = [client for client, weights in models.items() if not is_finite(weights)]
@@ -155,7 +155,7 @@ class FlowerFleet:
     def measure(self, round: int, weights: Weights) -> list[NormSums | Missing]:
         """Ask all clients; if too few answer, ask once more with the same model.
 
-        Repeating the round instead would show clients a second model of it, with other noise.
+        Repeating the round instead would send clients a second model of this round, with other noise.
         """
         clients = self.federation.holders
         own = {name: weights.params[name] for name in self.federation.net.first.params}  # a method may have more
@@ -325,7 +325,7 @@ def mark(round: int) -> State:
 
 
 def kept(job: Job, sent: State) -> State:
-    """Return the server's record of a client: the state that came along, or the mark of one at its site."""
+    """Return the server's record of a client: the state that it sent, or the mark of the state at its site."""
     return mark(job.round) if job.run else sent
 
 
@@ -336,7 +336,8 @@ def counted_in(mark: State) -> int:
 def resumable_from(every: int, begun: int, round: int) -> int:
     """Return the round of the older of the two checkpoints that exist when this round starts; 0 if unknown.
 
-    A process knows the one that it started from, and its own; others may have been made with another `every`.
+    A process knows only the checkpoint that it started from, and its own: earlier processes may have used another
+    `every`.
     """
     newest = (round - 1) // every * every
     return 0 if newest <= begun else max(begun, newest - every)

@@ -47,7 +47,7 @@ def is_masked(config: Config) -> bool:
 
 
 def masked_answer(job: Job, result: ClientResult, forms: Forms, config: Config, with_state: bool) -> RecordDict:
-    """Return a client's answer for Flower's mod; reject values that its rounding would silently spoil."""
+    """Return a client's answer for Flower's mod; reject values that its rounding would silently change."""
     upload, privacy = result.upload, config.privacy
     if privacy.max_weight is None or upload.num_samples > privacy.max_weight:
         raise SiteError(
@@ -75,7 +75,7 @@ def check_promise(config: Config, masked: object) -> None:
 def check_masks(message: Message, config: Config) -> None:
     """Reject an order that would send an upload unmasked although the settings promise masks.
 
-    Flower's mod masks the answers to messages of one type, and passes on all others as they are.
+    Flower's mod masks the answers to messages of one type, and passes on all others unchanged.
     """
     is_part = SECAGG in message.content and message.metadata.message_type == MessageType.TRAIN
     if is_masked(config) and not is_part:
@@ -86,12 +86,12 @@ def check_masks(message: Message, config: Config) -> None:
 
 
 class MaskedFleet(FlowerFleet):
-    """A fleet whose server sees no single upload: each result has the mean of all as its upload."""
+    """A fleet that hides single uploads from the server: each result has the mean of all as its upload."""
 
     max_weight = 1
 
     def for_clients(self, config: Config) -> Config:
-        """Return the settings with the weight that clients' weights are sent as shares of."""
+        """Return the settings with the weight by which clients divide theirs."""
         federation, privacy = self.federation, config.privacy
         known = (federation.method.num_samples(federation.counts(k)) for k in range(config.partition.clients))
         self.max_weight = privacy.max_weight or max(1, *known)

@@ -1,4 +1,4 @@
-"""Our records in Flower's messages: the server sends a payload and a job, a client an upload and a tally, or sums."""
+"""fssl's records in Flower's messages: payload and job to a client, upload and tally, or sums, to the server."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -96,7 +96,7 @@ def read_job(content: RecordDict) -> Job:
 
 
 def answer(job: Job, result: ClientResult, with_state: bool) -> RecordDict:
-    """Return the message back. A client's state is only returned to where it came from."""
+    """Return the reply. It contains the client's state only if the order did."""
     upload = result.upload
     facts: dict[str, Any] = {"client": job.client, "round": job.round, "num_samples": upload.num_samples}
     records: MessageParts = {
@@ -110,7 +110,7 @@ def answer(job: Job, result: ClientResult, with_state: bool) -> RecordDict:
 
 
 def read_result(content: RecordDict, job: Job, forms: Forms) -> ClientResult:
-    """Return what a client sent, if it has the expected form and every number in it is finite."""
+    """Return a client's result, if it has the expected form and only finite numbers."""
     check_parts(content, "facts", "upload", "tally")
     samples = check_weight(content["facts"], job)
     with from_outside():
@@ -131,7 +131,7 @@ def sums_answer(job: Job, sums: NormSums) -> RecordDict:
 
 
 def read_sums(content: RecordDict, job: Job, forms: Forms) -> NormSums:
-    """Return what a client measured, under the same conditions."""
+    """Return a client's measured sums, if they are valid."""
     check_parts(content, "facts", "sums")
     batches = check_weight(content["facts"], job, "batches", least=1)
     with from_outside():
@@ -142,7 +142,7 @@ def read_sums(content: RecordDict, job: Job, forms: Forms) -> NormSums:
 
 
 def score_answer(job: Job, score: SiteScore) -> RecordDict:
-    """Return the answer to how good a model is: three numbers for each part of the images."""
+    """Return the answer to a request for scores: three numbers for each part of the images."""
     facts: dict[str, Any] = {"client": job.client, "round": job.round, "num_samples": 0}
     sums: dict[str, Any] = {part: [float(number) for number in sums] for part, sums in score.parts.items()}
     return RecordDict({"facts": ConfigRecord(facts), "score": ConfigRecord(sums)})

@@ -12,7 +12,7 @@ from .internals import as_node
 
 
 class Connected(NamedTuple):
-    """The nodes of connected clients, and why other connected nodes cannot be used."""
+    """The nodes of connected clients, and the reasons why other nodes are not used."""
 
     nodes: dict[int, int]
     disputed: dict[int, str]

@@ -118,7 +118,7 @@ def check_address(address: str | None) -> None:
 
 @contextmanager
 def logged(path: Path) -> Iterator[Callable[[], None]]:
-    """Redirect Flower's log to a file, once there is a folder for it; the terminal stays ours."""
+    """Redirect Flower's log from the terminal to a file, once its folder exists."""
     logger = logging.getLogger(LOGGER)
     before, propagates = logger.handlers[:], logger.propagate
     memory = MemoryHandler(1000, flushLevel=logging.CRITICAL + 1)

@@ -1,7 +1,7 @@
 """The state that a client keeps at its site: a checksummed file per round, as far back as the server may resume.
 
-The server stores each client's last round that counted in its checkpoints, and sends it with every job. So a state of
-an abandoned round (the server resumed earlier, or the upload was late or rejected) is never used.
+The server stores each client's last round that counted in its checkpoints, and sends it with every job. So the state
+of an abandoned round (the server resumed earlier, or the upload was late or rejected) is never used.
 """
 
 import re

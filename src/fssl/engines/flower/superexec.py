@@ -2,7 +2,7 @@
 
 A SuperExec that Flower starts has no secret: any user of the machine could connect to the port, take its tasks, and so
 act as the server of a run or answer for a site. It also starts a process for every message to a
-client, which imports everything and prepares the images of the site anew.
+client, which imports everything and prepares the images of the site again.
 
     python -m fssl.engines.flower.superexec [options of flower-superexec]
 """
@@ -24,7 +24,7 @@ PATIENCE = 10.0  # seconds that a task has for cleanup after its answer, before 
 
 
 def start_superexec(folder: Path, address: str, root: str | None) -> None:
-    """Start a SuperExec for a program at this address, which this process is about to become; it ends with it."""
+    """Start a SuperExec for the program at this address, which this process will run next; both end together."""
     write_atomic(folder / SECRET, secrets.token_bytes(32), mode=0o600)
     where = ["--root-certificates", root] if root else ["--insecure"]
     words = [sys.executable, "-m", __name__, *where, "--runtime-api-address", address]

@@ -5,7 +5,7 @@ operator: any client of the port could register a key under any name, and order 
 
     python -m fssl.engines.flower.superlink FOLDER ADDRESS [options of flower-superlink]
 
-FOLDER holds the operator's token, and a mark once sites may come in; ADDRESS is where this machine reaches the server.
+FOLDER holds the operator's token, and a mark once sites are admitted. ADDRESS is the server's on this machine.
 """
 
 import hmac

@@ -2,7 +2,7 @@
 
     python -m fssl.engines.flower.supernode FOLDER PORT [options of flower-supernode]
 
-FOLDER, in that of the site, is of its user only; PORT is the SuperNode's own.
+FOLDER, inside the site's folder, is readable only by its user. PORT is the SuperNode's.
 """
 
 import sys
