@@ -173,7 +173,7 @@ def test_names_are_there_but_cost_nothing() -> None:
 
 
 class Plain(nn.Module):
-    """A small network of somebody else."""
+    """A user's small network."""
 
     def __init__(self, channels: int, classes: int, width: int = 1) -> None:
         super().__init__()

@@ -152,7 +152,7 @@ def test_a_method_without_a_source_is_listed_all_the_same(monkeypatch: pytest.Mo
 
 
 def test_the_overview_fits_eighty_columns() -> None:
-    """What a method does stands beside its name, its numbers below in columns."""
+    """A method's idea is next to its name, its numbers below in columns."""
     lines = printed(80, *overview())
     assert max(map(len, lines)) <= 80
     assert not any("…" in line for line in lines)

@@ -135,7 +135,7 @@ def test_there_are_examples_commands_and_links() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 @pytest.mark.slow
 def test_commands_are_accepted(page: Path, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training is only planned (--dry-run), a benchmark or a server only parsed; whoever reads a run finds one."""
+    """Training is only planned (--dry-run), a benchmark or a server only parsed; commands that read a run find one."""
     write_files(page)
     makefile = (ROOT / "Makefile").read_text()
     for words in commands_of(page):
@@ -154,7 +154,7 @@ def test_commands_are_accepted(page: Path, desk: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_runs_of_a_page_do_not_get_into_each_other_s_way(page: Path) -> None:
-    """Whoever follows it is not refused, also after `fssl run smoke`: one folder, one run, unless it is resumed."""
+    """Its commands are not rejected, also after `fssl run smoke`: one folder, one run, unless it is resumed."""
     runs = {SMOKE: ["fssl", "run", "smoke"]}
     for words in commands_of(page):
         if words[:2] != ["fssl", "run"] or {"--resume", "--dry-run"} & {*words}:

@@ -1,4 +1,4 @@
-"""A warm start: given weights are the first broadcast, misfits are one line, and a run goes on without the file."""
+"""A warm start: given weights are the first broadcast, mismatches are one line, and a run resumes without the file."""
 
 import shlex
 import shutil

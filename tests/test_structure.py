@@ -210,7 +210,7 @@ def test_names_say_what_is_inside() -> None:
 
 
 def test_no_two_modules_of_tests_have_one_name() -> None:
-    """Folders of tests are no packages: pytest refuses to collect the second."""
+    """Folders of tests are no packages: pytest rejects to collect the second."""
     names = Counter(path.name for path in Path(__file__).parent.rglob("*.py") if path.name != "conftest.py")
     assert [name for name, number in names.items() if number > 1] == []
 
@@ -255,7 +255,7 @@ def test_every_preset_builds_its_methods(name: str) -> None:
     cells = list(expand(read_toml(name)))
     assert cells
     for config in {replace(config, seed=7) for _, config in cells}:
-        method_of(config)  # refuses what does not fit
+        method_of(config)  # rejects what does not fit
     first = (SOURCE / "presets" / f"{name}.toml").read_text().splitlines()[0]
     assert first.startswith("# ")
     assert first.endswith(".")

@@ -60,7 +60,7 @@ class Twins:
 
 
 def module(weights: Weights) -> nn.Module:
-    """An ordinary module with these weights. It also counts its batches, which nobody reads."""
+    """An ordinary module with these weights. It also counts its batches, which are not read."""
     made = SmallCnn(3, 4)
     found = made.load_state_dict({**weights.params, **weights.buffers}, strict=False)
     assert all(name.endswith("num_batches_tracked") for name in found.missing_keys)

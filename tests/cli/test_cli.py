@@ -1,4 +1,4 @@
-"""The command line: what it refuses, what it writes, and what a person sees."""
+"""The command line: what it rejects, what it writes, and what a person sees."""
 
 import json
 import os
@@ -59,7 +59,7 @@ batch = 4
 
 @pytest.fixture
 def fssl(fssl: Fssl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fssl:
-    """With a tiny configuration beside it."""
+    """With a tiny configuration next to it."""
     monkeypatch.delenv("FSSL_DATA", raising=False)
     (tmp_path / "tiny.toml").write_text(TINY)
     return fssl
@@ -72,7 +72,7 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fssl.runner.planned.run_experiment", start)
 
 
-# Refusals.
+# Rejections.
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_a_place_that_cannot_be_written_is_rejected_before_the_work(
     forbid_training(monkeypatch)
     for name in ("a.png", "a.html", "ro"):
         Path(name).mkdir()
-    Path("ro/there.json").touch()  # would be replaced by another, which is written beside it first
+    Path("ro/there.json").touch()  # would be replaced by another, which is written next to it first
     monkeypatch.setattr("os.access", lambda path, mode: Path(path).name != "ro" or mode != os.W_OK)  # root may write
     said = fssl(*words.split())
     assert (said.code, said.out, said.err) == (2, "", f"fssl: {message}\n")
@@ -726,7 +726,7 @@ def test_a_grid_runs_each_cell_once(fssl: Fssl, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 def test_a_grid_and_a_run_do_not_share_a_folder(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither way round; runs that lie so since an earlier version are still skipped, and go on."""
+    """Neither way round; runs that lie so since an earlier version are still skipped, and can be resumed."""
     monkeypatch.setattr(console, "_width", 100)
     grid = ["run", "tiny.toml", "--set", "grid.seed=[7,8]", "--out"]
     assert fssl("run", "tiny.toml", "--out", "runs/kept").code == 0
@@ -902,7 +902,7 @@ def test_a_rate_of_zero_is_pointed_out(fssl: Fssl) -> None:
 
 
 def test_a_rate_that_a_method_does_not_use_is_pointed_out(fssl: Fssl) -> None:
-    """Others of a grid may have it, so it is not refused."""
+    """Others of a grid may have it, so it is not rejected."""
     words = ("--set", "train.lr=0.05", "--set", "train.weight_decay=0", "--dry-run")
     notice = "train.lr = 0.05, train.weight_decay = 0: method 'fedmatch' has its own update rule"
     assert fssl("run", "smoke", "--set", 'grid.method.name=["sage", "fedmatch"]', *words).out.count(notice) == 1
@@ -912,7 +912,7 @@ def test_a_rate_that_a_method_does_not_use_is_pointed_out(fssl: Fssl) -> None:
 
 @pytest.mark.slow
 def test_a_setting_newer_than_a_run_has_its_default_there(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record of before `space` goes on with its default and no other value, and newer runs are repetitions of it."""
+    """A record from before `space` resumes only with its default, and newer runs are repetitions of it."""
     words = ["run", "tiny.toml", "--set", "method.name=proxyfl", "--set", "method.tuning_epochs=1"]
     with monkeypatch.context() as older:
         older.setattr(writer, "to_toml", lambda tables: to_toml(tables).replace('space = "heads"\n', ""))
@@ -947,14 +947,14 @@ def test_jobs_give_the_same_runs_and_survive_a_failure(fssl: Fssl) -> None:
     for cell in ("lr0.05", "lr0.1"):
         assert outcome(Path("one") / cell) == outcome(Path("two") / cell)
     config = parse(read_toml("two/lr0.1/config.toml"))
-    assert config.compute.lanes is None  # it may go on without the others
+    assert config.compute.lanes is None  # it may be resumed without the others
     assert share_of(config, 0, 2).lanes == max(1, len(os.sched_getaffinity(0)) // 2)
     said = fssl(*words[:2], "--set", "grid.train.lr=[0.1,0.05]", "--out", "two", "--resume")
     assert (said.code, said.out.count("finished already")) == (0, 2)
 
 
 def test_a_resumed_run_that_is_not_there_begins_and_says_so(fssl: Fssl) -> None:
-    """Scripts that are started again may always give --resume; somebody who mistypes --out notices."""
+    """Scripts that are started again may always give --resume; a mistyped --out is noticed."""
     said = fssl("run", "tiny.toml", "--out", "a/nwe", "--resume")
     assert said.code == 0
     assert "a/nwe: nothing to resume; starting from round 1\n" in said.out
@@ -1032,7 +1032,7 @@ def test_a_run_that_is_stopped_from_outside_says_how_to_resume(fssl: Fssl, way: 
 
 @pytest.mark.slow
 def test_what_breaks_in_one_cell_leaves_the_next_alone(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also an error that nobody foresaw, of a GPU for example."""
+    """Also an unexpected error, of a GPU for example."""
     whole = Engine.round
 
     def breaks(self: Engine, until: int) -> Any:

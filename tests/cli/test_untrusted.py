@@ -1,4 +1,4 @@
-"""Names and files of others, on the way through every command: shown, escaped or refused, and never obeyed."""
+"""Names and files of others, on the way through every command: shown, escaped or rejected, and never obeyed."""
 
 import csv
 import io
@@ -104,7 +104,7 @@ def test_no_cell_of_a_table_is_a_formula(fssl: Fssl, trained: Path) -> None:
 
 @pytest.mark.slow
 def test_a_name_in_another_encoding_is_kept(fssl: Fssl, trained: Path) -> None:
-    """Of a run folder and of an output; a setting that would not fit into a record is refused."""
+    """Of a run folder and of an output; a setting that would not fit into a record is rejected."""
     name = os.fsdecode(b"caf\xe9")
     shutil.copytree(trained, name)
     for words in (

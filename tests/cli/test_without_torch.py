@@ -1,4 +1,4 @@
-"""Commands that train nothing, and settings that text alone tells to be wrong, end without importing PyTorch."""
+"""Commands that train nothing, and settings whose text shows that they are wrong, end without importing PyTorch."""
 
 import json
 import subprocess
@@ -111,6 +111,6 @@ def test_a_run_that_resumes_needs_no_torch(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_watch_sees_torch(folder: Path) -> None:
-    """What only a built method tells needs it: else the tests above would pass for nothing."""
+    """Facts that only a built method has need it: otherwise the tests above would prove nothing."""
     words = ["run", "smoke", "--set", "method.kappa=3", "--set", "method.cdsc=false"]
     assert ends(folder, [words]) == [[" ".join(words), 2, True]]

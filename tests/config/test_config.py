@@ -1,4 +1,4 @@
-"""Settings: what is read, what is refused and in which words, and what makes two runs the same."""
+"""Settings: what is read, what is rejected and in which words, and what makes two runs the same."""
 
 import tomllib
 from dataclasses import replace
@@ -254,7 +254,7 @@ def test_overrides_are_toml_or_text_and_leave_the_original_alone() -> None:
 def test_an_alpha_is_rejected_with_a_split_that_has_none() -> None:
     assert {*HAVE_ALPHA, "shards", "iid"} == {*schema_of(PartitionChoice)["kind"].options}
     has_none = "has no effect with partition.kind = 'iid'; remove it, or use 'paired-dirichlet' or 'dirichlet' or"
-    for alpha in ("0.5", "1"):  # also the default: somebody means something by it
+    for alpha in ("0.5", "1"):  # also the default, since it was given on purpose
         with pytest.raises(UserError, match=rf"partition.alpha = {alpha} {has_none}"):
             parse(override({}, [f"partition.alpha={alpha}", "partition.kind=iid"]))
         with pytest.raises(UserError, match=rf"partition.alpha = {alpha} {has_none}"):
@@ -307,7 +307,7 @@ def options_of(key: str) -> tuple[str, ...]:
 
 
 def test_a_usual_configuration_breaks_no_rule() -> None:
-    """Else a default would be refused, and `as_tables` could not be read again."""
+    """Else a default would be rejected, and `as_tables` could not be read again."""
     strict = {key: kept for key, rules in RULES.items() if (kept := [rule for rule in rules if rule.is_strict])}
     assert [key for key in NOTES if not is_usual(Config(), key) and key in strict] == []
     assert [

@@ -160,7 +160,7 @@ def test_zero_has_no_sign_and_nothing_is_almost_zero() -> None:
 
 
 def test_every_number_of_a_run_has_an_end() -> None:
-    """A rate alone may be as high as single precision allows: whether that is too high, its first round tells."""
+    """A rate alone may be as high as single precision allows: its first round shows whether that is too high."""
     schemas = {**SCHEMAS, **{name: settings_of(builder) for name, builder in {**METHODS, **PLUGINS}.items()}}
     numbers = {
         f"{name}.{key}": setting

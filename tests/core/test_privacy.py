@@ -1,4 +1,4 @@
-"""What noise guarantees, beside the exact law of the Gaussian mechanism."""
+"""The guarantee of noise, compared with the exact law of the Gaussian mechanism."""
 
 from dataclasses import replace
 from math import exp, sqrt
@@ -79,4 +79,4 @@ def test_a_run_says_records_and_shows_what_it_spends(tmp_path: Path, tiny_data: 
     assert f"{folder.path}: privacy of one client: {text}" in content(found_runs, "")["notes"]
     RunWriter(folder).renew(prepare(replace(config, train=replace(config.train, rounds=4)), tiny_data).config)
     (longer,) = find_runs([folder.path]).runs
-    assert privacy_text(longer) == ""  # what two rounds spent is too little for a run that goes on
+    assert privacy_text(longer) == ""  # what two rounds spent is too little for an extended run

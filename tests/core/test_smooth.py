@@ -71,7 +71,7 @@ def test_record_summary_and_files_have_both(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_half_to_choose_by_sees_both(tmp_path: Path) -> None:
-    """So that nobody needs the reported half to choose between them."""
+    """So that the choice between them needs no reported image."""
     lines = records(run(tmp_path / "same", "server.ema=0", "data.test=final"))
     assert all(line["ema_validation"] == line["validation"] for line in lines)
     folder = run(tmp_path / "run", "server.ema=0.9", "data.test=final")

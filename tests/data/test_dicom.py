@@ -1,4 +1,4 @@
-"""DICOM files of real devices: which frame, through which window, which way round; TIFF and BMP beside them."""
+"""DICOM files of real devices: which frame, through which window, which way round; TIFF and BMP as well."""
 
 import sys
 from io import BytesIO

@@ -1,4 +1,4 @@
-"""A site's own images: which row is which file, what is refused in one list, and what the cache notices."""
+"""A site's own images: which row is which file, what is rejected in one list, and what the cache notices."""
 
 import inspect
 import os
@@ -27,7 +27,7 @@ from fssl.data.sources import load
 from fssl.errors import ProblemsError, RunError, UserError
 
 PETS = Agreed(("cat", "dog"), size=8, channels=1)
-# Every image is of one brightness, which tells where it came to lie.
+# Every image is of one brightness, which shows its position.
 LAYOUT = {
     "clients/a/labeled/cat/1.png": 10,
     "clients/a/labeled/cat/10.png": 11,
@@ -393,7 +393,7 @@ def test_images_are_decoded_once_and_only_for_their_owner(root: Path, monkeypatc
 
 
 def test_a_folder_has_one_cache_however_often_it_changes(root: Path, tmp_path: Path) -> None:
-    """Others' stay: of another size, of the test alone, of a single site; and whoever uses an old one goes on."""
+    """Others' stay: of another size, of the test alone, of a single site; and readers of an old one continue."""
     first = load_federation(root, PETS)
     load_federation(root, PETS._replace(size=16))
     load_server(root, PETS)
@@ -538,7 +538,7 @@ def test_bad_files_are_left_out_and_listed_where_that_is_allowed(root: Path, tmp
     site = load_site(root / "clients/a", allowed, 0, clients=3)
     assert brightness(site) == [13, 10, 12]
     assert list(site.skipped) == ["labeled/cat/10.png: not a PNG, JPEG, WebP, TIFF, BMP or DICOM image"]
-    paint(root / "clients/a/labeled/cat/10.png", 11)  # mended
+    paint(root / "clients/a/labeled/cat/10.png", 11)  # repaired
     assert brightness(load_federation(root, allowed)) == [13, 10, 11, 12, 20, 30, 31]
     assert len(list((tmp_path / "cache").glob("*.bad.json"))) == 2  # of all, and of one site
 

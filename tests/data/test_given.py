@@ -1,4 +1,4 @@
-"""Images that a script gives: what is refused before anything is computed, and what a record says of them."""
+"""Images that a script gives: what is rejected before anything is computed, and what a record says of them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +26,7 @@ def own(dataset: str = "imagefolder", classes: tuple[str, ...] = NAMES) -> Datas
 
 
 def by_clients() -> Dataset:
-    """The digits as the images of four clients, with ten labels each; nobody knows the others."""
+    """The digits as the images of four clients, with ten labels each; the others are unknown."""
     parts = np.array_split(np.arange(len(DIGITS.train.labels)), 4)
     partition = Partition(tuple(part[:10] for part in parts), tuple(part[10:] for part in parts))
     labels = np.full_like(DIGITS.train.labels, -1)

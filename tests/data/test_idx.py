@@ -1,4 +1,4 @@
-"""Fashion-MNIST from small files of MNIST's format: what is read, how images are made to fit, what is refused."""
+"""Fashion-MNIST from small files of MNIST's format: what is read, how images are made to fit, what is rejected."""
 
 import gzip
 import struct

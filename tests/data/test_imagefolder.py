@@ -1,4 +1,4 @@
-"""Labeled images of one's own, dealt out to clients: from the folder to the record, and what is refused."""
+"""Labeled images of one's own, dealt out to clients: from the folder to the record, and what is rejected."""
 
 import json
 import shutil

@@ -169,7 +169,7 @@ def test_a_run_that_never_began_a_round_keeps_the_name_of_its_file(fssl: Fssl) -
 
 
 def test_a_failed_step_is_taken_again_wherever_the_file_is(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copy lies beside the step; one that was changed does not count."""
+    """The copy is next to the step; a changed one is ignored."""
     digits_split("mine.json")
     failing = ("--set", "partition.file=mine.json", "--set", "train.lr=1e20", "--debug")
     assert fssl("run", "smoke", *SMALL, *failing, "--out", "run").code == 1

@@ -143,7 +143,7 @@ class Door(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(server: ServerPart, code: int, is_encrypted: bool, port: int = 0, below: str = "/") -> Iterator[int]:
-    """Something on a port of this machine that gives one answer to all requests below a path, and refuses others."""
+    """Something on a port of this machine that gives one answer to all requests below a path, and rejects others."""
     handler = type("Handler", (Door,), {"code": code, "below": below})
     with HTTPServer(("127.0.0.1", port), handler) as door:
         if is_encrypted:
@@ -333,7 +333,7 @@ def test_a_site_waits_for_its_server_and_says_so_once(
     assert said == [f"site-1: no server answers at 127.0.0.1:{port} yet, trying again every 0.1 s"]
 
 
-# A run that still goes on.
+# A run that has not ended.
 
 HOLDER = """
 import fcntl, sys, time

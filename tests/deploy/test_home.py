@@ -128,7 +128,7 @@ def test_whether_masks_are_wanted_is_yes_or_no(home: Path) -> None:
 
 
 def refused_site(fssl: Fssl, home: Path, *more: str | Path) -> str:
-    """What a site says that is refused before it looks for its server."""
+    """What a site says that is rejected before it looks for its server."""
     said = fssl("deploy", "site", "site-1", "--home", home, *more)
     assert (said.code, said.out) == (2, "")
     return said.err.replace("fssl: ", "").strip()
@@ -918,7 +918,7 @@ def test_a_journal_is_read_on_from_where_one_was(tmp_path: Path) -> None:
     found = events(path, lambda: "running", 60)
     assert [next(found), next(found)] == [{"said": "one"}, {"said": "two"}]
     with path.open("r+b") as file:
-        file.write(b"\xff" * 10)  # no text, but nobody looks there again
+        file.write(b"\xff" * 10)  # no text, but it is not read again
         file.seek(0, 2)
         file.write(b'": 1}\n')
     assert next(found) == {"half": 1}

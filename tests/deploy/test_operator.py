@@ -85,7 +85,7 @@ def test_a_site_runs_nothing_but_what_is_installed_there(
 
 
 def test_no_secret_is_recorded_or_shown(trial: Trial) -> None:
-    """While a run goes on, every process's words are read, as any user of the machine can."""
+    """During a run, every process's words are read, as any user of the machine can."""
     run = trial.start("honest", "partition.clients=1", "train.clients_per_round=1", "train.rounds=6")
     run.until("^round +2/6")
     shown = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout

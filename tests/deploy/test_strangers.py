@@ -48,7 +48,7 @@ def evil(trial: Trial) -> Path:
 
 
 def flwr(home: Path, *words: str) -> str:
-    """Flower's command with somebody's settings: a stranger's, or the operator's."""
+    """Flower's command with the settings of a stranger or of the operator."""
     done = subprocess.run(
         [program("flwr"), *words, "--format", "json"],
         env=program_environment(home),
@@ -141,7 +141,7 @@ def test_a_server_that_starts_withdraws_what_is_no_sites_key(trial: Trial) -> No
 
 
 def test_a_second_program_with_a_sites_key_waits_outside(trial: Trial) -> None:
-    """While the site is connected; which of the two is the site, nobody can tell."""
+    """While the site is connected; the two cannot be distinguished."""
     site = site_part(trial.home, "site-3")
     copy = trial.folder / "copy"
     shutil.copytree(site.folder, copy)

@@ -181,7 +181,7 @@ def test_masked_uploads(trial: Trial) -> None:
 
 
 def test_a_site_that_wants_masks(trial: Trial) -> None:
-    """Without them the run goes on without it; with them it takes part."""
+    """Without them the run continues without the site; with them it takes part."""
     settings = trial.home / "site-3" / "site.toml"
     usual = settings.read_text()
     trial.programs["site-3"].stop()
@@ -205,7 +205,7 @@ def test_a_site_that_wants_masks(trial: Trial) -> None:
 
 
 def test_a_site_leaves_a_masked_round(trial: Trial) -> None:
-    """Of three nobody may: the round is given up, and goes on once the site is back."""
+    """Of three none may leave: the round is discarded, and repeated once the site is back."""
     run = trial.start("masked-leave", "train.rounds=12", "privacy.aggregation=secagg+")
     run.until("^round +1/12")
     trial.programs["site-3"].stop(signal.SIGTERM)
@@ -346,7 +346,7 @@ def test_the_superlink_is_killed(trial: Trial) -> None:
 
 
 def test_a_start_after_one_that_was_killed_waits(trial: Trial) -> None:
-    """The run itself goes on at the server."""
+    """The run itself continues at the server."""
     run = trial.start("left", "train.rounds=15")
     run.until("^round +1/15")
     run.kill()
@@ -397,7 +397,7 @@ def test_strangers_are_rejected(trial: Trial, tmp_path: Path) -> None:
         log = tmp_path / f"{what}.log"
         with background_program(words, mine, log) as process:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(40)  # some go on trying for ever
+                process.wait(40)  # some keep trying for ever
             print(f"{what}: exit {process.poll()}: {exit_reason(log)}")
             assert process.poll() != 0
             trial.connected(2)

@@ -195,7 +195,7 @@ def test_a_thousand_clients_cost_no_device_memory_and_no_time(method: str) -> No
     assert states
     assert all(t.device.type == "cpu" for state in states for t in state.values())
     fastest = [min(pair) for pair in zip(*((next(a), next(b)) for a, b in [rounds] * 25), strict=True)]
-    assert fastest[1] < 1.15 * fastest[0], fastest  # 50 times the clients; tests beside it may want the GPU, too
+    assert fastest[1] < 1.15 * fastest[0], fastest  # 50 times the clients; other tests may use the GPU, too
 
 
 @pytest.mark.parametrize("who", ["all", "sites"])

@@ -120,7 +120,7 @@ def course(engine: Engine) -> Course:
 
 
 def resumed(engine: Engine, first: Snapshot) -> list[str]:
-    """The digests of an engine that goes on from what a checkpoint of the first round would hold."""
+    """The digests of an engine that continues from the content of the first round's checkpoint."""
     engine.snapshot = restore(engine.snapshot, Saved(1, flat(first), parts(first)))
     return [digest(engine.snapshot), *(digest(engine.snapshot) for _ in engine.rounds(ROUNDS))]
 
@@ -185,7 +185,7 @@ def experiment(rounds: int) -> Experiment:
 
 
 def switched(make: Make, folder: Path) -> dict[str, Path]:
-    """Runs that change the engine in the middle, both ways, beside one that stays."""
+    """Runs that change the engine in the middle, both ways, compared with one that does not."""
 
     def local(federation: Federation) -> Engine:
         return LocalEngine(federation)

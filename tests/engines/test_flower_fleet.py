@@ -535,7 +535,7 @@ def test_a_site_that_is_gone_is_left_out_and_counts_again_once_it_is_back(tmp_pa
 
 @pytest.mark.parametrize("failures", [2, 3])
 def test_a_measurement_that_too_few_answer_is_made_again_with_the_same_model(failures: int, tmp_path: Path) -> None:
-    """Nobody trains twice for it."""
+    """No client trains twice for it."""
     federation, honest, left = federation_of(*AT_SITES), at_sites(tmp_path), [failures * 2]
     orders: list[str] = []
     sent: set[bytes] = set()

@@ -1,4 +1,4 @@
-"""Who is who behind Flower: nodes by their keys, and a gate that lets nobody in without a credential."""
+"""The identity of nodes behind Flower: their keys, and a gate that rejects requests without a credential."""
 
 import asyncio
 import os

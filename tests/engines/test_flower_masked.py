@@ -323,7 +323,7 @@ def test_a_site_whose_operator_wants_masks_takes_part_in_masked_rounds_alone(
 
 @pytest.mark.parametrize(("masked", "is_refused"), [("true", True), ('"yes"', True), ("0", True), ("false", False)])
 def test_only_a_plain_false_means_that_masks_are_not_wanted(masked: str, is_refused: bool, tmp_path: Path) -> None:
-    """`fssl deploy site` refuses the others; the file may change while it runs."""
+    """`fssl deploy site` rejects the others; the file may change while it runs."""
     sites = Sites(folder=tmp_path, settings=f"masked = {masked}")
     fleet = fleet_of(federation_of(), sites, run=RUN, nodes=[0])
     result = next(iter(fleet.train(1, [0], Engine(fleet.federation, fleet).snapshot)))
@@ -339,7 +339,7 @@ def test_a_site_takes_no_order_of_a_simulation(tmp_path: Path) -> None:
 
 
 def test_a_mask_between_two_clients_has_few_seeds() -> None:
-    """The limit that docs/flower.md tells of: with another generator in Flower this fails, and the page must change."""
+    """The limit in docs/flower.md: with another generator in Flower this fails, and the page must change."""
     folded, used = set(), 0
     for _ in range(200):
         (secret, _), (_, public) = generate_key_pairs(), generate_key_pairs()
@@ -454,7 +454,7 @@ def test_two_connected_clients_are_too_few() -> None:
 def test_clients_without_a_weight_add_no_privacy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mean of one client's upload and of others that count nothing is that upload.
 
-    Of sites with their own images nobody knows before who has labels.
+    If sites have their own images, it is unknown before which ones have labels.
     """
     monkeypatch.setattr("fssl.core.compatibility.check_counted", lambda config: None)
     knowing = ("partition.labels=knowing-clients", "partition.labeled_clients=1", "partition.kind=iid")
@@ -525,7 +525,7 @@ def test_an_answer_of_another_form_stops_the_round_and_not_the_server(how: Calla
     assert apart(engine.snapshot, plain.snapshot) <= bound(federation, result.clients, 3)
 
 
-# What a client refuses, and what a run does.
+# What a client rejects, and what a run does.
 
 
 @pytest.mark.parametrize(

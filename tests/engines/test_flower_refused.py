@@ -1,4 +1,4 @@
-"""What the command refuses about Flower, in one line and before anything starts; and what clients take of Ray."""
+"""What the command rejects about Flower, in one line and before anything starts; and what clients take of Ray."""
 
 import sys
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Refused = Callable[..., str]
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """The one line with which a command is refused."""
+    """The one line with which a command is rejected."""
 
     def line_of(*words: str) -> str:
         capsys.readouterr()

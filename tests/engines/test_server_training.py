@@ -65,7 +65,7 @@ def test_its_steps_are_epochs_over_its_images_with_a_stream_of_its_own(make_fede
 
 
 def test_a_round_is_the_clients_and_then_plain_sgd_on_the_servers_labels(make_federation: Make) -> None:
-    """Its steps by hand: cross-entropy on weak views, the run's optimizer, momentum that goes on."""
+    """Its steps by hand: cross-entropy on weak views, the run's optimizer, momentum that is kept."""
     settings = (*AT, *SHORT, *KEPT, "server.batch=10", "server.epochs=2", "method.name=fedavg", "train.rounds=2")
     federation = make_federation(*settings, "train.schedule=cosine")
     got = course(federation, 2)[-1].server.weights

@@ -114,7 +114,7 @@ def test_runs_side_by_side_have_devices_of_their_own(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 def test_a_share_of_the_machine_is_used_and_not_recorded(tmp_path: Path) -> None:
-    """A run that was one of several may go on alone, or where other devices are."""
+    """A run that was one of several may resume alone, or with other devices."""
     for rounds, resume in ((1, False), (2, True)):
         experiment = prepare(tiny_config("compute.lanes=2", f"train.rounds={rounds}"))
         experiment.share = replace(experiment.config.compute, lanes=1)

@@ -61,7 +61,7 @@ def outcome(name: str, protocol: str, dataset: Dataset) -> list[Any]:
 
 
 def without_measures(line: dict[str, Any]) -> dict[str, Any]:
-    """The line as it was before measures stood beside accuracy and loss; they follow from the same answers."""
+    """The line without the measures in addition to accuracy and loss, which follow from the same answers."""
     kept = {name: value for name, value in line.items() if name not in {*MEASURES} - {"accuracy"}}
     tests = {norm: {name: test[name] for name in ("accuracy", "loss")} for norm, test in line["test"].items()}
     return {**kept, "test": tests}

@@ -135,7 +135,7 @@ class Walk:
                 yield self.other(test, ast.UnaryOp(ast.Not(), test))
 
     def operators(self, operands: Sequence[ast.expr]) -> Iterator[tuple[int, int, str]]:
-        """Other operators between operands; what stands there besides are brackets and comments."""
+        """Other operators between operands; everything else there is brackets and comments."""
         for left, right in pairwise(operands):
             begin, end = self.place(left)[1], self.place(right)[0]
             between = COMMENT.sub(lambda found: b" " * len(found[0]), self.source[begin:end])

@@ -83,7 +83,7 @@ def fssl_words(*words: str) -> list[str]:
 
 
 def unsilenced() -> dict[str, str]:
-    """The environment of somebody who has switched nothing off."""
+    """The environment of a user who has switched nothing off."""
     from fssl.system.silence import SWITCHED_OFF
 
     return {name: value for name, value in os.environ.items() if name not in SWITCHED_OFF}

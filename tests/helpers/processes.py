@@ -1,10 +1,10 @@
-"""Processes of this machine, as Linux tells of them."""
+"""Processes of this machine, as Linux lists them."""
 
 from pathlib import Path
 
 
 def children(parent: int) -> set[int]:
-    """Processes that a process started, as Linux tells."""
+    """Processes that a process started, as Linux lists them."""
     found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

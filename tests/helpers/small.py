@@ -41,7 +41,7 @@ def tiny_config(*settings: str) -> Config:
 
 
 def refusal(settings: Sequence[str], dataset: Dataset) -> str:
-    """The line with which settings are refused."""
+    """The line with which settings are rejected."""
     with pytest.raises(UserError) as error:
         prepare(tiny_config(*settings), dataset)
     assert "\n" not in str(error.value)

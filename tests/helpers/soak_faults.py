@@ -50,7 +50,7 @@ class Hurt:
         self.go_on()
 
     def kill_the_command(self) -> None:
-        """The run goes on at the server; the resumed one waits for its end, so the server is stopped as well."""
+        """The run continues at the server, and the resumed one waits for its end, so the server is stopped as well."""
         self.command.stop(signal.SIGKILL)
         self.trial.programs["server"].stop(signal.SIGTERM)
         self.trial.server()

@@ -25,7 +25,7 @@ from .command import outcome, start
 
 
 class Ended(NamedTuple):
-    """How a command ended; a code of None stands for an error that nobody caught."""
+    """How a command ended; a code of None stands for an uncaught error."""
 
     code: object
     out: str
@@ -77,7 +77,7 @@ ODD_NUMBERS = st.one_of(
 
 
 def as_text(value: Any) -> str:
-    """A value as somebody would type it after --set KEY=."""
+    """A value as typed after --set KEY=."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
@@ -145,7 +145,7 @@ SMALL += ["model.width=1", "compute.device=cpu", "compute.compile=off", "compute
 
 
 def planned(words: list[str]) -> str:
-    """Settings are taken or refused, before any compute."""
+    """Settings are taken or rejected, before any compute."""
     begin = time.monotonic()
     wrong = fssl("run", *words, "--dry-run", "--out", "never").wrong(0, 2)
     took = time.monotonic() - begin
@@ -188,11 +188,11 @@ WORDS += [
     "--dry-run",
 ]
 command_lines = st.lists(st.one_of(st.sampled_from(WORDS), ODD_TEXT), max_size=5)
-HARMFUL = {"bench", "server", "site", "start", "--watch"}  # would really work, or wait for somebody
+HARMFUL = {"bench", "server", "site", "start", "--watch"}  # would really work, or wait for input
 
 
 def understood(words: list[str]) -> str:
-    """Any words are a command, or refused in a line."""
+    """Any words are a command, or rejected in a line."""
     if HARMFUL & {*words} or ("run" in words and "--dry-run" not in words):
         words = ["--help", *words]
     ended = fssl(*words)
@@ -287,7 +287,7 @@ def contents(run: Path) -> dict[str, bytes]:
 
 
 def damaged(damage: Damage, draw: random.Random) -> str:
-    """One damaged file: every command tells, or is not affected; what is finished stays."""
+    """One damaged file: every command reports it, or is not affected; finished rounds stay."""
     hurt = Path("hurt")
     remove(hurt)
     shutil.copytree(damage.whole, hurt)
@@ -311,7 +311,7 @@ def damaged(damage: Damage, draw: random.Random) -> str:
     if ended.code != 0 and contents(hurt) != before:
         return f"{what}resume refused, and changed {sorted(k for k, v in before.items() if contents(hurt).get(k) != v)}"
     if ended.code == 0 and computes == compute_table(damage.whole) and outcome(hurt) != damage.longer:
-        return f"{what}resume went on to another result: {ended.out}"
+        return f"{what}resume led to another result: {ended.out}"
     return ""
 
 

@@ -294,7 +294,7 @@ def test_a_hundred_classes_are_drawn_without_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_of_more_classes_than_can_be_read_every_second_is_named(tmp_path: Path) -> None:
-    """Once beside its row, once above its column."""
+    """Once next to its row, once above its column."""
     p = np.eye(180, dtype=np.float32)
     write_measures(tmp_path / "m", answers_of(p, np.arange(180)), [f"class {i}" for i in range(180)], "many")
     texts = [each.text for each in ElementTree.parse(tmp_path / "m/confusion.svg").iter(f"{{{SVG}}}text")]

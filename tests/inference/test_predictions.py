@@ -74,7 +74,7 @@ def cells(table: Table) -> list[list[str]]:
 
 @pytest.mark.parametrize("method", ["sage", "fedmatch", "proxyfl", "fedlabel-2m", "fedloke", "feddure"])
 def test_the_test_images_get_the_recorded_accuracy(method: str, fssl: Fssl, tmp_path: Path) -> None:
-    """Whatever a method keeps beside the model: what is loaded is what was tested."""
+    """The loaded model is the tested one, also if a method keeps more than the model."""
     run_experiment(prepare(small(f"method.name={method}")), tmp_path / "run", Quiet())
     code, said, _ = fssl("predict", "run")
     assert code == 0

@@ -66,7 +66,7 @@ def test_lambda_of_a_gap(gap: float, lam: float) -> None:
 
 
 def test_kappa_halves_the_local_vote_at_a_gap_of_a_twentieth() -> None:
-    """exp(-kappa / 20) = 1/2 has one solution, ln 2 / 0.05; a method that is not told otherwise uses it."""
+    """exp(-kappa / 20) = 1/2 has one solution, ln 2 / 0.05; methods use it by default."""
     assert pytest.approx(13.8629436112, abs=1e-10) == KAPPA_STAR
     assert math.exp(-KAPPA_STAR * 0.05) == pytest.approx(0.5, abs=1e-15)
     assert ConfidenceGap().kappa == sage().assign.weigh.kappa == KAPPA_STAR  # type: ignore[attr-defined]

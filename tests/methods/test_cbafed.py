@@ -52,7 +52,7 @@ def test_labels_by_hand() -> None:
     assert rule.thresholds(q).tolist() == pytest.approx([0.95, 0.5885, 0.95], abs=1e-4)
     p = torch.tensor([[0.96, 0.01, 0.03], [0.90, 0.06, 0.04], [0.90, 0.04, 0.06], [0.10, 0.60, 0.30]])
     target, mask = rule(p, q)
-    assert mask.tolist() == [True, True, False, True]  # sure, by its second class, refused, sure of the rare one
+    assert mask.tolist() == [True, True, False, True]  # sure, by its second class, rejected, sure of the rare one
     assert target.argmax(-1).tolist() == [0, 1, 0, 1]
 
 
@@ -133,7 +133,7 @@ def test_the_mean_by_hand() -> None:
     after = cbafed(burn_in=0).aggregate(None, server, made, np.random.default_rng(0))  # type: ignore[arg-type]
     assert after.weights.params["w"].item() == pytest.approx(4.5)
     assert (after.extras[CLASSES].tolist(), after.extras[LABELED].tolist()) == ([4.0, 4.0], [3.0, 1.0])
-    # A round in which nobody with labels took part still counts theirs.
+    # A round without a participant with labels still counts their labels.
     again = cbafed(burn_in=0).aggregate(None, after, made[1:2], np.random.default_rng(0))  # type: ignore[arg-type]
     assert again.extras[CLASSES].tolist() == [4.0, 1.0]
 

@@ -179,7 +179,7 @@ def test_clients_leave_in_an_order_that_never_leads_away_from_the_minimum() -> N
 
 def test_one_released_step_by_hand() -> None:
     """The first of 100: a = (1/2 1/2), pi = (1 0), (1/2 1/2): mixture (3/4 1/4), off by (1/4 -1/4); the gradient of
-    the mean square is 2/2 (1/4, 0), with decay (.7, .45); a - 1.9 g = (-.83, -.355). It goes on from its softmax."""
+    the mean square is 2/2 (1/4, 0), with decay (.7, .45); a - 1.9 g = (-.83, -.355). It continues from its softmax."""
     a = np.exp([-0.83, -0.355])
     a /= a.sum()
     pi = np.array([[1.0, 0.0], [0.5, 0.5]])

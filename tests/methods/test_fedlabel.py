@@ -42,7 +42,7 @@ def test_scores_may_choose_differently() -> None:
 
 
 def test_rho_by_hand() -> None:
-    """Variances 0.16333 and 0.02333: 1/7 whoever wins; two flat predictions: 0. Maxima 0.8 and 0.5: 5/8.
+    """Variances 0.16333 and 0.02333: 1/7 for either winner; two flat predictions: 0. Maxima 0.8 and 0.5: 5/8.
     A certain prediction has entropy 0: (H + 1e-5)^-1 stays finite, and against log 2 rho = 1e-5 / (log 2 + 1e-5)."""
     a, b, flat = rows([0.8, 0.1, 0.1]), rows([0.2, 0.5, 0.3]), torch.full((1, 3), 1 / 3)
     assert rho(a, b, SCORES["variance"]).item() == pytest.approx(1 / 7, rel=1e-5)

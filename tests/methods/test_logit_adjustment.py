@@ -1,4 +1,4 @@
-"""A prior in the supervised loss: values by hand, that every method takes it, and what is refused."""
+"""A prior in the supervised loss: values by hand, that every method takes it, and what is rejected."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The client's optimizers beside torch.optim, the schedule at its ends, and momentum that stays with a client."""
+"""The client's optimizers against torch.optim, the schedule at its ends, and momentum that stays with a client."""
 
 import math
 from collections.abc import Callable
@@ -218,8 +218,8 @@ EACH = {
 @pytest.mark.parametrize("setting", EACH)
 @pytest.mark.slow
 def test_each_setting_changes_the_run(setting: str, make_federation: Make) -> None:
-    beside = EACH[setting]
-    assert not same(ran(make_federation(setting, *beside)).server, ran(make_federation(*beside)).server)
+    others = EACH[setting]
+    assert not same(ran(make_federation(setting, *others)).server, ran(make_federation(*others)).server)
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "fedmatch"])
@@ -276,7 +276,7 @@ def test_a_client_resumes_with_its_own_momentum(optimizer: str, make_federation:
     first = snapshots[0].clients[drawn[0][0]]
     assert take(KEPT_MOMENTUM, first).keys() == engine.federation.method.optimizer.start(engine.model().params).keys()
     assert any(t.abs().sum() > 0 for t in take(KEPT_MOMENTUM, first).values())
-    assert "flex.table" in first  # what the method keeps stays beside it
+    assert "flex.table" in first  # the method's own state stays
     assert again in snapshots[1].clients
     for more in (["compute.lanes=1"], ["compute.lanes=2"], ["compute.lanes=2", "compute.processes=on"]):
         other = LocalEngine(make_federation(*settings, *more))
@@ -359,13 +359,13 @@ def test_what_makes_no_sense_is_rejected(settings: tuple[str, ...], tiny_data: D
 
 
 def lines(config: Config, rounds: int) -> list[dict[str, Any]]:
-    """What the record tells of the rate."""
+    """The rate in the record."""
     factors = {r: config.schedule.typical(r) for r in range(1, rounds + 1)}
     return [{"round": r} if factor == 1 else {"round": r, "rate": factor} for r, factor in factors.items()]
 
 
 def test_a_run_with_a_schedule_cannot_be_prolonged() -> None:
-    """Its last round is part of the schedule; without one, a run may go on."""
+    """Its last round is part of the schedule; without one, a run may be extended."""
     short, long = (
         [tiny_config(*settings, f"train.rounds={rounds}") for settings in ((), ("train.schedule=cosine",))]
         for rounds in (2, 4)

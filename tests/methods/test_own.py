@@ -178,7 +178,7 @@ def test_two_versions_of_a_file_are_two_methods(fssl: Fssl) -> None:
 
 @pytest.mark.slow
 def test_a_comment_and_what_is_not_used_make_no_other_method(fssl: Fssl) -> None:
-    """Seed 7 before, seed 8 after: one line of the table, and the first run can go on."""
+    """Seed 7 before, seed 8 after: one line of the table, and the first run can be resumed."""
     words = ["run", "smoke", *SMALL, "--set", "method.name=my.py:mine"]
     assert fssl(*words, "--out", "runs/7").code == 0
     Path("my.py").write_text("# A new remark.\n" + FILE.replace("return 3", "return 4"))
@@ -426,7 +426,7 @@ def mine() -> FixMatch:
     ],
 )
 def test_an_answer_of_another_form_is_named(method: str, expected: str, fssl: Fssl) -> None:
-    """Else torch tells of a shape somewhere behind it, without the function that returned it."""
+    """Otherwise torch reports a shape in later code, without the function that returned it."""
     Path("own.py").write_text(RETURNS.replace("METHOD", method))
     code, _, said = fssl("run", "smoke", *SMALL, "--set", "method.name=own.py:mine", "--out", "out")
     assert (code, said.count("\n")) == (2, 1), said

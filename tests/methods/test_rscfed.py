@@ -149,7 +149,7 @@ def test_one_group_of_all_clients_that_weigh_by_size_is_fedavg(make_federation: 
 
 
 def test_the_model_is_the_plain_mean_of_the_groups() -> None:
-    """Groups of (0, 4) and (8): by size (3 * 0 + 1 * 4) / 4 = 1; (1 + 8) / 2 = 4.5; nobody was in the third."""
+    """Groups of (0, 4) and (8): by size (3 * 0 + 1 * 4) / 4 = 1; (1 + 8) / 2 = 4.5; the third group was empty."""
     method = RSCFed(groups=3, beta=0, beta_unlabeled=0)
 
     def upload(client: int, values: list[float], member: list[float], size: int) -> Upload:

@@ -51,8 +51,8 @@ def test_the_server_takes_half_of_each_kind() -> None:
     knowing = made(0, 2.0, [1.0, 1.0], True, selected=0.0)
     assert after(knowing, *others) == pytest.approx(2.041667, abs=1e-6)
     unsure = [u._replace(extras={**u.extras, NUMBERS: torch.zeros(2)}) for u in others]
-    assert after(knowing, *unsure) == 2.0  # nobody selected an image
-    assert after(*others) == pytest.approx(2.083333, abs=1e-6)  # nobody with labels was drawn
+    assert after(knowing, *unsure) == 2.0  # no client selected an image
+    assert after(*others) == pytest.approx(2.083333, abs=1e-6)  # no client with labels was drawn
     assert after(*unsure) == 0.0
 
 

@@ -79,7 +79,7 @@ def test_annealing_that_is_over_is_none() -> None:
         batch = Batch({}, y, y, one, Clock(round * one, one, one), {})
         assert method.supervised(out, batch).item() == pytest.approx(expected, abs=1e-6)
         assert method.supervised(out, batch._replace(has_labels=0 * one)).item() == 0
-    assert uda(tsa_rounds=4.0) == uda()  # so that a run is told of a setting without effect
+    assert uda(tsa_rounds=4.0) == uda()  # so that a run reports a setting without effect
 
 
 def test_the_plug_in_sharpens_its_votes() -> None:

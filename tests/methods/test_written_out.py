@@ -1,4 +1,4 @@
-"""Steps written out once more: ordinary modules, optimizers and loops from the equations, beside the methods' own."""
+"""Steps written out once more: ordinary modules, optimizers and loops from the equations, against the methods' own."""
 
 import math
 from collections import Counter
@@ -62,7 +62,7 @@ class Ordinary:
         return module.train()
 
     def other(self, seed: int) -> Weights:
-        """Somebody else's weights, near the start."""
+        """Other weights, near the start."""
         noise = torch.Generator().manual_seed(seed)
         params = {k: t + 0.2 * torch.randn(t.shape, generator=noise) for k, t in self.server.weights.params.items()}
         return Weights(params, self.server.weights.buffers)
@@ -113,7 +113,7 @@ def same(module: nn.Module | State, weights: Weights | State) -> None:
     given = {**weights.params, **weights.buffers} if isinstance(weights, Weights) else weights
     assert expected
     for name, t in expected.items():
-        if name.endswith("num_batches_tracked"):  # an ordinary module counts batches; nobody reads that
+        if name.endswith("num_batches_tracked"):  # an ordinary module counts batches; they are not read
             continue
         torch.testing.assert_close(given[name], t, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
 

@@ -37,7 +37,7 @@ def test_init_depends_on_the_seed_alone() -> None:
     torch.manual_seed(2)
     before = torch.get_rng_state()
     b, c = (build_net("cnn", 1, 10, 1, seed=seed).first.params for seed in (7, 8))
-    assert torch.equal(torch.get_rng_state(), before)  # nobody else's random numbers are touched
+    assert torch.equal(torch.get_rng_state(), before)  # global random numbers are not touched
     assert all(torch.equal(a[k], b[k]) for k in a)
     assert not torch.equal(a["body.0.weight"], c["body.0.weight"])
 

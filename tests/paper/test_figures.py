@@ -404,7 +404,7 @@ def test_seeds_of_different_length_are_drawn_over_the_rounds_that_all_have(tmp_p
 
 
 def test_a_longer_run_is_read_where_the_figure_ends(tmp_path: Path) -> None:
-    """Figure 5 reads all results at round 500, also of a run that went on to 600."""
+    """Figure 5 reads all results at round 500, also of a run that continued to 600."""
     write_run(tmp_path / "x", config_of("train.rounds=600"), [50.0] * 500 + [90.0] * 100)
     (axes,) = drawn("5", find_runs([tmp_path]).runs).picture.axes
     assert line(axes, "dynamic λ (SAGE)").get_ydata()[0] == 50

@@ -1,4 +1,4 @@
-"""Tables of other papers: what is printed, and our runs beside it, from a handful of made-up ones."""
+"""Tables of other papers: printed numbers next to our runs, with a few made-up ones."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_every_cell_is_a_run_of_its_preset(name: str) -> None:
         assert row.printed or row.method
         for column in table.columns:
             if config := table.config(row, column):
-                method_of(config)  # refuses what does not fit
+                method_of(config)  # rejects what does not fit
 
 
 def test_twin_sight_s_setting() -> None:

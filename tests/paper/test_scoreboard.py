@@ -262,7 +262,7 @@ def test_a_dot_stands_at_the_papers_number_and_ours(tmp_path: Path) -> None:
 
 
 def test_dots_of_a_method_and_its_plug_in_have_other_markers() -> None:
-    """In lines a dash tells them apart; SAGE's ablations share a dash, too."""
+    """In lines a dash distinguishes them; SAGE's ablations also share a dash."""
     rows = {row.name: row for table in paper_tables() for row in table.rows}
     looks = dot_styles([*rows.values(), *rows.values()])
     assert {"FedAvg+FlexMatch", "FlexMatch + SAGE"} <= set(looks)

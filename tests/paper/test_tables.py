@@ -222,7 +222,7 @@ def test_a_short_run_counts_where_it_got_there(tmp_path: Path) -> None:
     second = table(tables_of(tmp_path), 2)
     assert (cell(second, "SAGE", 0).value, cell(second, "SAGE", 0).marks) == (54, ("1 of 3 seeds",))
     assert cell(second, "SAGE", 1).marks[-1] == "0 of 1 runs reach 40 % within 120 rounds"  # the paper after 112
-    assert line(second, "SAGE").cells[2] is None  # the paper has 50 % after 242: 120 rounds cannot tell
+    assert line(second, "SAGE").cells[2] is None  # the paper has 50 % after 242: 120 rounds cannot show it
     asked = cell(table(tables_of(tmp_path, short=True), 2), "SAGE", 2)
     assert asked.marks == ("120 rounds (paper: 242)", "1 of 3 seeds", "0 of 1 runs reach 50 % within 120 rounds")
 

@@ -1,4 +1,4 @@
-"""Measures beside accuracy, against scikit-learn and by hand."""
+"""Measures other than accuracy, against scikit-learn and by hand."""
 
 import warnings
 from itertools import pairwise

@@ -165,7 +165,7 @@ def test_a_digit_that_was_changed_is_computed_again_or_rejected(run: Path, fssl:
     skipped = "run/rounds.jsonl: line 4 is damaged or half-written, and skipped"
     assert f"{skipped}; `fssl records accept` accepts an edited record\n" in answer.out
     assert f"{skipped}; `fssl records accept`" in fssl("show", "run").out
-    record.write_text("".join([*lines[:3], lines[3][:50]]))  # half of it, which nobody edited
+    record.write_text("".join([*lines[:3], lines[3][:50]]))  # half of it, but not edited
     assert f"{skipped}\n" in fssl("compare", "run").out
     record.write_text("".join(forged[:2]))
     answer = fssl("show", "run")
@@ -298,7 +298,7 @@ def test_a_model_describes_itself(finished: Path) -> None:
 
 @pytest.mark.slow
 def test_a_damaged_model_is_never_used(run: Path) -> None:
-    """Flips spread over the file: refused, or without any effect on the weights."""
+    """Flips spread over the file: rejected, or without any effect on the weights."""
     file = run / "model.safetensors"
     whole, right = file.read_bytes(), load_trained(run, torch.device("cpu")).weights
     refused = 0

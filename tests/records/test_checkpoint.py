@@ -113,7 +113,7 @@ def test_a_manifest_cannot_vouch_for_another_round(tmp_path: Path) -> None:
 
 
 def test_without_a_whole_one_nothing_is_removed(tmp_path: Path) -> None:
-    """Whoever repairs a file goes on."""
+    """With a repaired file, the run resumes."""
     saved(tmp_path, 7, 8)
     whole = user_file(tmp_path, 7).read_bytes()
     for round in (7, 8):
@@ -137,7 +137,7 @@ def test_a_checkpoint_beyond_the_record_is_not_used(tmp_path: Path) -> None:
 
 
 def test_a_run_is_begun_once_there_is_more_than_its_beginning(tmp_path: Path) -> None:
-    """Round 0 is the beginning. A file in the folder's place is somebody's, and no bare run."""
+    """Round 0 is the beginning. A file in the folder's place is a user's, not a bare run."""
     folders = {name: tmp_path / name for name in ("nothing", "empty", "beginning", "a round", "a file")}
     folders["empty"].mkdir()
     folders["a file"].touch()

@@ -1,4 +1,4 @@
-"""The best model and early stopping: chosen by images that nobody reports, the same after any number of kills."""
+"""The best model and early stopping: chosen by images that are not reported, the same after any number of kills."""
 
 import json
 import shutil

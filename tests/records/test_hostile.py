@@ -1,4 +1,4 @@
-"""Run folders and files that somebody else made: what they may not do."""
+"""Run folders and files from other people: what they may not do."""
 
 import os
 import re

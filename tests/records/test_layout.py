@@ -1,4 +1,4 @@
-"""The number of a run folder's layout: a later version's folder is refused in one line."""
+"""The number of a run folder's layout: a later version's folder is rejected in one line."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from helpers.handmade import write_run
 
 
 def test_a_newer_one_is_rejected_in_a_line(fssl: Fssl) -> None:
-    """Before its settings are read, which may have keys that nobody knows yet."""
+    """Before its settings are read, which may have unknown keys."""
     assert fssl("run", "smoke", *SMALL, "--out", "runs/new").code == 0
     environment, settings = Path("runs/new/env.json"), Path("runs/new/config.toml")
     known = json.loads(environment.read_text())

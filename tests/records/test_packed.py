@@ -152,7 +152,7 @@ def test_packing_is_undone(fssl: Fssl, trained: Path) -> None:
     assert not (trained / PACKED).exists()
 
 
-# Going on.
+# Resuming.
 
 
 def test_a_packed_run_is_resumed_as_the_plain_one_is(fssl: Fssl, trained: Path) -> None:

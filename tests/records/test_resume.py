@@ -176,7 +176,7 @@ def test_a_record_with_half_a_line_resumes_from_the_last_whole_one(tmp_path: Pat
 
 @pytest.mark.parametrize("lost", ["a line", "the file"])
 def test_checkpoints_outlive_a_record_damaged_before_them(tmp_path: Path, lost: str) -> None:
-    """Nothing is removed, so whoever has a copy of the record goes on."""
+    """Nothing is removed, so a copy of the record can be resumed."""
     run = tmp_path / "run"
     go(run)
     expected = outcome(run)
@@ -266,7 +266,7 @@ def test_damaged_checkpoints_are_named_and_passed_over(tmp_path: Path, damaged: 
 
 @pytest.mark.parametrize("damage", ["checkpoint", "line", "no checkpoint", "half a line"])
 def test_a_round_with_noise_is_not_taken_again(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients may have seen its model. One whose checkpoint was never written has been seen by nobody."""
+    """Clients may have seen its model. Clients have not seen one whose checkpoint was never written."""
     run = tmp_path / "run"
     go(run, replace(TOY, train=replace(TOY.train, rounds=3)))
     path, lines = run / "checkpoint/round-000003.safetensors", run / "rounds.jsonl"
@@ -514,7 +514,7 @@ def test_a_finished_run_can_be_made_longer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["sage", "flexmatch"])
 @pytest.mark.slow
 def test_one_run_may_end_in_two_ways(tmp_path: Path, method: str) -> None:
-    """A copy goes on with a cooldown, as if it had been told from the start: the line is at 1 in round 3."""
+    """A copy resumes with a cooldown, as if it had been set from the start: the line is at 1 in round 3."""
     usual = (*SHORT, f"method.name={method}")
     run_experiment(prepare(config(*usual, "train.rounds=3")), tmp_path / "trunk", Quiet())
     for name, cooldown in {"constant": 0, "cooled": 3}.items():
@@ -544,7 +544,7 @@ def test_a_cooldown_that_is_not_given_again_is_pointed_out(tmp_path: Path) -> No
 
 
 def test_a_cooldown_that_was_changed_in_the_settings_shows(tmp_path: Path) -> None:
-    """Rounds tell their own rates; the settings of a run may change with a resume, so no digest vouches for them."""
+    """Rounds record their rates; the settings of a run may change on resume, so no digest covers them."""
     run_experiment(prepare(config(*SHORT, "train.cooldown=3")), tmp_path / "run", Quiet())
     file = tmp_path / "run" / "config.toml"
     file.write_text(file.read_text().replace("cooldown = 3", "cooldown = 0"))
@@ -613,7 +613,7 @@ def test_kill_dash_nine_of_the_smoke_run(tmp_path: Path, unbroken: Outcome) -> N
 
 @pytest.mark.slow
 def test_interrupt_of_the_smoke_run(tmp_path: Path, unbroken: Outcome) -> None:
-    """One line, exit code 130, and a second process is refused while the first is at it."""
+    """One line, exit code 130, and a second process is rejected while the first is at it."""
     folder = tmp_path / "run"
     process = start("run", "smoke", "--out", folder)
     wait_for(process, lambda: num_lines(folder) >= 2)

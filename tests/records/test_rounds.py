@@ -33,7 +33,7 @@ def test_rates_without_pseudo_labels_are_losses_only() -> None:
 
 
 def test_label_rates_divide_by_what_they_count() -> None:
-    """8 images, 4 with a label, 3 of these right; nobody was sure globally."""
+    """8 images, 4 with a label, 3 of these right; the global model was never sure."""
     sums = {"l_s": 1.0, "l_u": 1.0, "steps": 2.0, "n": 8.0, "n_valid": 4.0, "correct_valid": 3.0}
     sums |= {"n_g": 0.0, "correct_g_sure": 0.0, "correct_g": 2.0, "entropy_g": 4.0, "entropy_g_sure": 0.0}
     out = rates(sums, sums["steps"])

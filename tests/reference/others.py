@@ -674,7 +674,7 @@ class FedLoKe(TwoModels):
 
 
 class FedDure(TwoModels):
-    """The second model is a student: its labeled loss tells whether the teacher's labels are good."""
+    """The second model is a student: its labeled loss shows whether the teacher's labels are good."""
 
     keeps_fresh = True
 

@@ -171,7 +171,7 @@ def test_filters_narrow_the_table_and_the_charts(browser: Browser) -> None:
 
 
 def test_a_chosen_task_stays_chosen_when_another_comes_before_it(browser: Browser) -> None:
-    """As it happens while runs go on: the live page gets new data."""
+    """As with running runs: the live page gets new data."""
     shown = "return [$('task').selectedOptions[0].textContent, state.data.tasks[chartLines()[0].index].title]"
     browser.choose("task", "1")
     chosen = browser.run("return state.data.tasks[1].title")

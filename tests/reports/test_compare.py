@@ -80,7 +80,7 @@ def test_a_line_that_is_lost_shifts_nothing(
 
 
 def test_a_damaged_line_is_no_round_of_a_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line of three is lost: table, remark, LaTeX and page tell of a mean of two rounds, as `fssl show` does."""
+    """One line of three is lost: table, remark, LaTeX and page report a mean of two rounds, as `fssl show` does."""
     file = write_run(tmp_path / "runs/7", [10.0, 20.0, 30.0], SAGE) / "rounds.jsonl"
     lines = file.read_text().splitlines()
     file.write_text("\n".join([lines[0], lines[1][:20], lines[2]]) + "\n")
@@ -569,7 +569,7 @@ def test_other_crops_are_another_task(tmp_path: Path) -> None:
 
 
 def test_a_title_names_every_difference_between_tasks_of_a_dataset(tmp_path: Path) -> None:
-    """Also beside a skew that tells them apart already; other datasets have other defaults, which say nothing."""
+    """Also with a skew that already distinguishes them; defaults of other datasets are not compared."""
     for alpha, lr in ((0.1, 0.05), (0.5, 0.1)):
         write_run(tmp_path / f"{lr}", [50.0], SAGE, f"partition.alpha={alpha}", f"train.lr={lr}")
     write_run(tmp_path / "c", [50.0], SAGE, "data.name='cifar10'", "model.name='resnet8'", "train.lr=0.2")
@@ -579,7 +579,7 @@ def test_a_title_names_every_difference_between_tasks_of_a_dataset(tmp_path: Pat
 
 
 def test_a_title_counts_what_would_make_it_long(tmp_path: Path) -> None:
-    """Namesakes are still told apart by all in which they differ."""
+    """Groups of one name are distinguished by all their differences."""
     other = ["partition.alpha=0.3", "train.batch=9", "train.lr=0.2", "train.momentum=0.5", "train.weight_decay=0.1"]
     write_run(tmp_path / "a", [50.0], SAGE)
     write_run(tmp_path / "b", [50.0], SAGE, "data.crop='resize'", "data.flip=true")
@@ -852,7 +852,7 @@ def test_one_method_against_every_other(tmp_path: Path, capsys: pytest.CaptureFi
     write_run(tmp_path / "elsewhere", [50.0], "method.name='fedavg'", "partition.alpha=10")
     compare_runs(
         console, [tmp_path], Files(csv=tmp_path / "all.csv"), against="sage"
-    )  # where it is missing, the rest is told
+    )  # where it is missing, the rest is shown
     assert (tmp_path / "all.csv").is_file()
 
 

@@ -153,7 +153,7 @@ def test_other_names_and_other_methods_are_rejected(server: PageServer) -> None:
 
 
 def working() -> int:
-    """Threads that answer a request, besides the server's own."""
+    """Threads that answer a request, in addition to the server's own."""
     return sum("process_request_thread" in thread.name for thread in threading.enumerate())
 
 

@@ -35,7 +35,7 @@ def _many_methods(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_many_methods")
 def test_looks_do_not_run_out() -> None:
-    """No two share color and dash, colors can be told from each other, and older methods keep theirs."""
+    """No two share color and dash, colors are distinguishable, and older methods keep theirs."""
     styles = look.listed_styles()
     assert len(styles) == len(METHODS) + 60
     assert len({(s.color, s.dash) for s in styles.values()}) == len(styles)
@@ -80,7 +80,7 @@ def test_settings_of_one_method_differ_in_dash_and_marker() -> None:
 
 
 def test_a_method_of_ones_own_takes_a_color_that_is_free() -> None:
-    """Its look by name may be SAGE's color; beside SAGE it is another, and alone in a picture the same every time."""
+    """Its look by name may be SAGE's color; next to SAGE it is another, and alone in a picture always the same."""
     for name in (f"own{i}.py:mine" for i in range(30)):
         mine, sage, lpl = method_styles([name, "sage", "fixmatch-lpl"])
         assert mine.color not in (sage.color, lpl.color)

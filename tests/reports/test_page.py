@@ -114,7 +114,7 @@ def test_the_conclusions_name_the_leader_and_where_sage_does_not_lead(tmp_path: 
 
 
 def test_what_cannot_be_compared_is_named_and_has_no_rank(tmp_path: Path) -> None:
-    """Not a method that is told the labels, nor one that has not come as far, wherever its number stands."""
+    """Not a method that knows the labels, nor one that has not come as far, wherever its number stands."""
     finals = {"sage": 60.0, "fixmatch-lpl": 60.001, "fedavg": 50.0, "fixmatch-gpl": 40.0}
     finals |= {"fedavg-sl": 90.0, "fixmatch-lpl+oracle": 80.0}
     for method, final in finals.items():
@@ -170,7 +170,7 @@ def test_only_runs_of_one_task_are_compared(tmp_path: Path) -> None:
 
 
 def test_images_of_a_folder_have_names_and_no_skew(tmp_path: Path) -> None:
-    """Who holds which unlabeled classes may be known to nobody."""
+    """The classes of clients' unlabeled images may be unknown."""
     folder = write_run(tmp_path / "runs/a", [50.0], SAGE)
     settings = read_toml(str(folder / "config.toml"))
     settings["data"] = {"name": "folder", "dir": "/data/scans", "classes": ["bone", "lung"], "digest": "d"}
@@ -186,7 +186,7 @@ def test_images_of_a_folder_have_names_and_no_skew(tmp_path: Path) -> None:
 
 
 def test_the_loss_and_the_labels_of_a_server_are_shown_where_it_has_some(tmp_path: Path) -> None:
-    """Also beside clients that have them; in a deployment only the server knows what it holds."""
+    """Also with clients that have them; in a deployment only the server knows what it holds."""
     losses = {7: [2.0, 1.0], 8: [1.0, 0.5]}
     for seed, loss in losses.items():
         settings = (SAGE, "partition.labels='server'", f"seed={seed}")

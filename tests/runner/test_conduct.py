@@ -1,4 +1,4 @@
-"""What a run that cannot begin, or go on, leaves behind: nothing."""
+"""A run that cannot start or resume leaves nothing behind."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -35,7 +35,7 @@ def breaks(*arguments: object) -> None:
 def test_an_error_before_a_run_has_its_folder_is_not_written_there(
     finished: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder may be somebody's, or another run's."""
+    """The folder may be a user's, or another run's."""
     experiment = prepare(tiny_config("train.rounds=1"))
     if finished:
         conduct.run_experiment(experiment, tmp_path, Quiet())
@@ -58,7 +58,7 @@ def test_an_error_of_a_run_that_has_its_folder_is_written_there(
 
 
 def test_a_run_begins_with_what_its_user_may_not_expect(tmp_path: Path) -> None:
-    """Of its first weights, of its federation and of its privacy; one that goes on begins with no weights."""
+    """Of its first weights, of its federation and of its privacy; a resumed one starts without weights."""
     save_file({"body.0.weight": torch.zeros(16, 3, 3, 3)}, tmp_path / "w.safetensors")
     start = f"model.start={tmp_path / 'w.safetensors'}"
     settings = (start, "model.start_partial=true", "partition.labels=server", "server.epochs=0")

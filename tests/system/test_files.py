@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whoever else writes them, and whatever a kill leaves."""
+"""Files that are whole or missing, also with several writers and after a kill."""
 
 import csv
 import errno
