@@ -203,7 +203,7 @@ REFUSED = {
         "server.aggregate=median",
         "privacy.aggregation=secagg+",
         "compute.engine=flower",
-    ): "server sees only the mean",
+    ): "the server sees only the mean",
     ("server.aggregate=median", "privacy.clip=1", "compute.engine=flower"): "its guarantee covers only a mean",
     ("server.aggregate=median", "server.static_norm=sites"): "statistics that sites measure are averaged",
 }

@@ -669,7 +669,7 @@ NO_ANSWER = r"the server does not answer at 127\.0\.0\.1:\d+; is `fssl deploy se
         ),
         (
             "SuperLink connection 'deployment' not found in the configuration",
-            "^the server has not been started yet; start",
+            "^the server has not been started yet; start it with `fssl deploy server`$",
         ),
         ('{"success": false, "error-message": "no such run"}', "^`flwr ls deployment` failed: no such run$"),
         ("first " + "word " * 59, f"^`flwr ls deployment` failed: first {'word ' * 58}word$"),  # 300 letters
