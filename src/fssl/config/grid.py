@@ -58,6 +58,9 @@ def check_applied(tables: Mapping[str, Any], named: Mapping[str, Any]) -> None:
     parse(cell)  # its error names the conflicting setting
 
 
+DECIDE_FROZEN = ("seed", "data", "model")  # keys and sections that decide the tensors which do not train
+
+
 def replaced_settings(tables: Mapping[str, Any], named: Mapping[str, Any]) -> list[str]:
     """Return settings of the tables that the given ones replace. The values of an axis count as unknown."""
     seen = deepcopy({key: value for key, value in tables.items() if key != "grid"})
@@ -82,11 +85,14 @@ def split_setting(setting: str) -> tuple[str, Any]:
 
 def outdated_checksums(key: str, value: Any, tables: Mapping[str, Any]) -> tuple[str, ...]:
     """Return recorded checksums that a setting invalidates by naming other files."""
+    outdated = []
     if key == "data.name" and value not in FOLDERS:
-        return ("data.digest",)
+        outdated.append("data.digest")
     if key in ("seed", "grid.seed") and value != tables.get("seed") and "{seed}" in str(tables.get("model")):
-        return ("model.start_digest",)  # another seed starts from another file
-    return ()
+        outdated.append("model.start_digest")  # another seed starts from another file
+    if key.removeprefix("grid.").partition(".")[0] in DECIDE_FROZEN:
+        outdated.append("model.frozen_digest")
+    return tuple(outdated)
 
 
 def forget_setting(tables: dict[str, Any], key: str) -> None:

@@ -17,6 +17,7 @@ LEAST_BEGUN = 3  # shorter beginnings match too many keys, such as the `d` of `-
 LONGEST_LABEL = 60  # characters that fit into a line of a table
 HEX_COLOR = re.compile(r"#[0-9A-Fa-f]{6}")
 MOST_IMAGES = 1_000_000  # of a step: more than a device can hold
+LAST_BLOCKS = re.compile(r"last-[1-9][0-9]{0,3}")
 TOP = schema_of(Config)
 
 
@@ -118,6 +119,7 @@ def check_numbers(config: Config) -> None:
     check_schedule(config)
     check_step_size(config)
     check_devices(config)
+    check_trainable(config.model.trainable)
 
 
 def check_own_images(data: Data) -> None:
@@ -227,6 +229,12 @@ def check_step_size(config: Config) -> None:
             f"train.batch = {batch}, train.unlabeled_ratio = {ratio}: a step would take {images:,} images;"
             f" expected at most {MOST_IMAGES:,}"
         )
+
+
+def check_trainable(what: str) -> None:
+    """Reject blocks without a number."""
+    if what.startswith("last-") and not LAST_BLOCKS.fullmatch(what):
+        raise UserError(f"model.trainable = '{what}': expected 'last-N' with a number of blocks, such as 'last-2'")
 
 
 def check_devices(config: Config) -> None:

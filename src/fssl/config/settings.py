@@ -58,6 +58,8 @@ LABELED_SERVER = Only("partition.labels", AT_SERVER)
 OTHER_NOISE = "a resumed run would repeat its last rounds with fresh noise, which the privacy budget does not count"
 LOGGER = Not(ENGINE, *APP, why="rounds.jsonl has the same numbers")
 FOR_REPORT = "without validation images, only the reported test images could choose a round"
+A_PART = Such("less than all", lambda what: what != "all")
+ADAPTED = Only("model.trainable", "adapters")
 CHOOSING = Asks("data.validation", why=FOR_REPORT) | Asks("data.test", "tuning", "final")
 MOMENTUM = Asks("train.optimizer", "adamw", why="there is no momentum") | Asks("train.momentum")
 AUTHORS_WAY = "it carries momentum from client to client"
@@ -208,7 +210,15 @@ class MethodChoice:
     color: Annotated[str | None, "color in pictures and pages, such as #D55E00"] = None
 
 
-@rules(digest=Only("model.name", OWN_FILE), start_partial=Only("model.start"), start_digest=Only("model.start"))
+@rules(
+    digest=Only("model.name", OWN_FILE),
+    start_partial=Only("model.start"),
+    start_digest=Only("model.start"),
+    trainable=PaperRecipe(),
+    adapter_rank=ADAPTED,
+    adapter_mean=ADAPTED,
+    frozen_digest=(Only("model.trainable", A_PART), NoResult()),  # other settings decide these tensors
+)
 @dataclass(frozen=True)
 class Model:
     """The network."""
@@ -230,6 +240,16 @@ class Model:
     ] = "none"
     start_partial: Annotated[bool, "keep initial values for tensors that `start` lacks or has in another shape"] = False
     start_digest: Annotated[str | None, BY_A_RUN, "checksum of the file in `start`"] = None
+    trainable: Annotated[
+        str,
+        OneOf(("all", "head", "norms", "adapters"), prefix=("last-",), also=("last-N",)),
+        "what clients train and send; always the head, and `norms`, the last N blocks, or LoRA `adapters`",
+    ] = "all"
+    adapter_rank: Annotated[int, Range(1, 65_536), "rank of the adapters"] = 4
+    adapter_mean: Annotated[
+        Literal["factors", "freeze-a"], "average both factors B and A, or fix A, so that the mean of BA is exact"
+    ] = "factors"
+    frozen_digest: Annotated[str | None, BY_A_RUN, "checksum of the tensors that clients do not train"] = None
 
 
 @rules(

@@ -7,12 +7,15 @@ from torch import nn
 
 from ..config import Config, Model
 from ..data.cards import Card
+from ..errors import UserError
 from ..methods.base import Method
 from ..methods.names import FROM_LABELS
 from ..methods.optimizers import AdamW, Optimizer, Sgd
-from ..models import Net, build_module, build_net
+from ..models import Net, Trainable, build_module, build_net, digest_of_tensors, narrowed
+from ..models.trainable import ALL
 from ..probes.training import LabelProbe, Probe, losses_only
 from ..training.plan import Recipe
+from ..types import Weights
 from .robust import Aggregation
 from .server_optimizer import ServerOptimizer
 
@@ -110,6 +113,26 @@ def make_net(config: Config, card: Card, bf16: bool = False) -> Net:
     return build_net(model.name, *sizes, seed=config.seed, bf16=bf16, **choices(model, card))
 
 
+def make_part(config: Config, whole: Net, weights: Weights) -> Net:
+    """Return the network that clients train: the whole one, or a part, with these first weights."""
+    model = config.model
+    if model.trainable == ALL:
+        return whole
+    choice = Trainable(model.trainable, model.adapter_rank, model.adapter_mean == "freeze-a", config.seed)
+    return with_same_rest(config, narrowed(whole, choice, weights))
+
+
+def with_same_rest(config: Config, net: Net) -> Net:
+    """Return the network; reject other frozen tensors than the run began with."""
+    recorded, found = config.model.frozen_digest, digest_of_tensors(net.frozen)
+    if recorded not in (None, found):
+        raise UserError(
+            f"model.frozen_digest = '{recorded}': the tensors that do not train are others here ('{found}');"
+            " use the same model.start, files and version of torch"
+        )
+    return net
+
+
 def make_module(config: Config, card: Card) -> nn.Module:
     """Return the network as an ordinary module."""
     model = config.model
@@ -122,5 +145,6 @@ def choices(model: Model, card: Card) -> dict[str, Any]:
 
 
 def is_untried(model: Model) -> bool:
-    """Return whether a network may not fit: a user's, timm's, or one with an option that not all networks have."""
-    return model.name not in ALWAYS_FIT or (model.norm, model.stem) != ("batch", "cifar")
+    """Return whether a network may not fit: a user's, timm's, or one with an option that not all runs have."""
+    usual = ("batch", "cifar", ALL)
+    return model.name not in ALWAYS_FIT or (model.norm, model.stem, model.trainable) != usual

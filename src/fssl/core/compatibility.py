@@ -34,6 +34,11 @@ def check_method(config: Config, method: Method) -> None:
         )
     if method.needs.own_optimizer:
         check_fact(config, STEPS, "own", f"method '{name}', which uses its own optimizer")
+    if method.needs.all_weights and config.model.trainable != "all":
+        raise UserError(
+            f"model.trainable = '{config.model.trainable}': method '{name}' is defined by all weights of its network;"
+            " use 'all', or choose another method"
+        )
     check_mean(config, method)
     check_groups(config, method)
     if config.has_server_labels:

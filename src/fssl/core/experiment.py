@@ -18,10 +18,12 @@ from ..data.split_file import read_partition
 from ..errors import UserError
 from ..methods.base import Method
 from ..methods.names import build_method, defaults_on, full_settings
-from ..models import Net
+from ..models import Net, digest_of_tensors
+from ..models.trainable import ALL
 from ..start import Fitted, first_weights, start_digest
 from ..system.user_code import digest_of, is_users
-from .assembly import is_untried, make_net, with_training
+from ..types import Weights
+from .assembly import is_untried, make_net, make_part, with_training
 from .compatibility import by_class_in, check_method, check_network, check_step
 from .device import choose_device, uses_bf16
 from .dry_step import Tried
@@ -69,14 +71,25 @@ class Experiment:
         return self._dataset.card if self._dataset else known_card(self.config)
 
     @cached_property
-    def net(self) -> Net:
-        """Return the network with its first weights; its module is built once."""
+    def whole_net(self) -> Net:
+        """Return the network with all its tensors and its own first weights; its module is built once."""
         return make_net(self.config, self.card, uses_bf16(self.config))
 
     @cached_property
+    def net(self) -> Net:
+        """Return the network as clients train it: the whole one, or a part of it in the frozen rest."""
+        is_whole = self.config.model.trainable == ALL  # then the file in `model.start` need not be here
+        return self.whole_net if is_whole else make_part(self.config, self.whole_net, self.start.weights)
+
+    @cached_property
     def start(self) -> Fitted:
-        """Return the first weights of the run, read from `model.start` if it is set."""
-        return first_weights(self.config, self.card, self.net)
+        """Return the first weights of the whole network, read from `model.start` if it is set."""
+        return first_weights(self.config, self.card, self.whole_net)
+
+    @property
+    def first(self) -> Weights:
+        """Return the weights that clients train, as they are before the first round."""
+        return self.net.first if self.net.frozen else self.start.weights
 
     @cached_property
     def division(self) -> Division:
@@ -91,7 +104,8 @@ class Experiment:
     @property
     def notes(self) -> list[str]:
         """Return notes on the training that a user may not expect."""
-        return [*training_notes(self.config, self.dataset, self.holdings, self.method.needs)]
+        notes = training_notes(self.config, self.dataset, self.holdings, self.method.needs)
+        return [*notes, *part_notes(self.config, self.net, self.whole_net)]
 
     @cached_property
     def dry_step(self) -> Tried:
@@ -141,12 +155,20 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
     experiment = Experiment(
         config, with_training(config, method), defaults_on(config.method.name, config.card), dataset
     )
+    if config.model.trainable != ALL:
+        model = replace(config.model, frozen_digest=digest_of_tensors(experiment.net.frozen))
+        experiment.config = config = replace(config, model=model)
     if is_untried(config.model):  # all others have BatchNorm, and need not be built for it
         check_network(config, experiment.net, experiment.card)
         if config.server.static_norm != "off" and not experiment.net.running:
+            part = (
+                ""
+                if config.model.trainable == ALL
+                else f" that trains with model.trainable = '{config.model.trainable}'"
+            )
             raise UserError(
                 f"server.static_norm = '{config.server.static_norm}' has no effect: network"
-                f" '{config.model.name}' has no BatchNorm; remove it"
+                f" '{config.model.name}' has no BatchNorm{part}; remove it"
             )
     if config.has_server_labels and config.server_batch == 1:
         check_network(config, experiment.net, experiment.card, batch=1)
@@ -155,6 +177,15 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
     if config.model.start_digest and not is_recorded:
         _ = experiment.start
     return experiment
+
+
+def part_notes(config: Config, net: Net, whole: Net) -> list[str]:
+    """Return how many parameters train, if not all do."""
+    if not net.frozen:
+        return []
+    trained, every = (sum(t.numel() for t in of.first.params.values()) for of in (net, whole))
+    text = f"clients train and send {trained:,} parameters; the network has {every:,}, and the others stay as they are"
+    return [f"model.trainable = '{config.model.trainable}': {text}"]
 
 
 def with_folder(config: Config, dataset: Dataset) -> Config:

@@ -85,10 +85,11 @@ class Federation:
     ) -> None:
         self.experiment, self.dataset = experiment, experiment.dataset
         self.config = config = experiment.config_here
-        self.net, self.holdings, card = experiment.net, experiment.holdings, experiment.dataset.card
+        self.holdings, card = experiment.holdings, experiment.dataset.card
         self.devices = choose_devices(config)
         self.pools = pools or Pools(experiment, self.devices[0])
         self.device, self.norms = self.pools.device, self.pools.norms
+        self.net = experiment.net.on(self.device)
         if at_server:  # as another site it has its own random numbers, and it broadcasts nothing to itself
             self.method, self.recipe = make_server_method(config), make_server_recipe(config, card)
             self.sites, self.server_optimizer = [self.holdings.server] * (1 + config.server.warmup), ServerOptimizer()
@@ -160,7 +161,7 @@ class Federation:
     def first_server(self) -> Server:
         """Return the server's state before the first round."""
         # A copy, even on a CPU: the network keeps its first weights.
-        weights = self.experiment.start.weights if self.begins else self.net.first
+        weights = self.experiment.first if self.begins else self.net.first
         first = ({k: t.to(self.device, copy=True) for k, t in tree.items()} for tree in weights)
         return self.method.init(self.net, Weights(*first), self.task)
 

@@ -12,7 +12,7 @@ from torch import nn
 from ..augment.policies import Normalize
 from ..catalog.facts import with_defaults
 from ..config import Config
-from ..core.assembly import make_module, make_net
+from ..core.assembly import make_module, make_net, make_part
 from ..core.evaluate import BATCH, headline_norm, model_facts, norms_for_test
 from ..core.images import known_card
 from ..data.cards import Card
@@ -20,12 +20,14 @@ from ..engines.snapshot import fitted, models_in
 from ..errors import UserError, shortened, unknown
 from ..methods.names import build_method
 from ..models import Net, switch_tf32_off
+from ..models.trainable import ALL
 from ..records.checkpoint import Saved
 from ..records.layout import BEST
 from ..records.saved_models import Models
 from ..records.store import RunFolder
+from ..start import first_weights
 from ..system.user_code import digest_of
-from ..types import State, Weights, packed
+from ..types import State, Weights, packed, unpacked
 from .inputs import Given, as_given, as_pixels, check_floats
 
 Facts = dict[str, Any]
@@ -245,17 +247,23 @@ def model_in_checkpoint(folder: RunFolder, config: Config, which: str, saved: Sa
         )
     file, round, name = folder.path / "checkpoint", saved.round, which or config.server.ship
     server, model = models_in(saved.tensors)
+    net = net_of_rounds(config)
     if name == "plain":
         digest_of("method", config.method.name, config.method.digest)  # and another method
-        net = make_net(config, known_card(config))
         model = build_method(config.method.name, dict(config.method.settings)).deploy(net, server)
-    tensors = packed("", model)
     if name == BEST:
         if not saved.parts:
             raise UserError(f"{folder.path} has no best round yet")
         part, tensors = next(iter(saved.parts.items()))
-        round = int(part.partition(".")[2])
+        model, round = unpacked("", tensors), int(part.partition(".")[2])
+    tensors = packed("", net.whole(model))
     return FoundModel(file, tensors, {"round": round, **model_facts(config, known_card(config))})
+
+
+def net_of_rounds(config: Config) -> Net:
+    """Return the network whose weights a checkpoint contains: all of it, or the part that trains."""
+    net = make_net(config, card := known_card(config))
+    return net if config.model.trainable == ALL else make_part(config, net, first_weights(config, card, net).weights)
 
 
 def check_facts(model: FoundModel, expected: Facts) -> None:

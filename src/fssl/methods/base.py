@@ -129,6 +129,7 @@ class Needs(NamedTuple):
         min_clients: The smallest number of clients.
         groups: Groups of clients per round; a client trains once for each of its groups (`batch.clock.group`).
         burn_in: Rounds of a first stage; a run that ends within it prints a warning.
+        all_weights: The method is defined by all weights of its network; no part of them can be frozen.
         own_optimizer: Steps use their own update rule. Of the run's optimizer only `train.lr`, `train.momentum` and
             `train.weight_decay` are accepted.
     """
@@ -139,6 +140,7 @@ class Needs(NamedTuple):
     min_clients: int = 1
     groups: int = 1
     burn_in: int = 0
+    all_weights: bool = False
     own_optimizer: bool = False
 
 

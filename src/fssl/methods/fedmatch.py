@@ -64,7 +64,7 @@ class FedMatch(Method):
     @property
     def needs(self) -> Needs:
         """Return that the method needs at least a client and its helpers."""
-        return Needs(min_clients=1 + self.helpers, client_labels=True, own_optimizer=True)
+        return Needs(min_clients=1 + self.helpers, client_labels=True, all_weights=True, own_optimizer=True)
 
     def recipe(self, usual: Recipe) -> Recipe:
         return replace(usual, views=("x", "u_weak", "u_strong"))

@@ -51,7 +51,7 @@ class SemiAnAgg(Method):
 
     @property
     def needs(self) -> Needs:
-        return Needs(client_labels=True, burn_in=self.burn_in)
+        return Needs(client_labels=True, all_weights=True, burn_in=self.burn_in)
 
     def recipe(self, usual: Recipe) -> Recipe:
         """Return the recipe; clients with labels train only on these, independently of `train.labels_alone`."""

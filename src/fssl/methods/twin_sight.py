@@ -77,7 +77,7 @@ class TwinSight(Method):
 
     @property
     def needs(self) -> Needs:
-        return Needs(client_labels=True)
+        return Needs(client_labels=True, all_weights=True)
 
     def recipe(self, usual: Recipe) -> Recipe:
         """Return the recipe; clients with labels train only on these, independently of `train.labels_alone`."""

@@ -3,6 +3,7 @@
 from .net import CLASSIFIER, MODELS, Net, Out, build_module, build_net, switch_tf32_off
 from .norm import NormReLU, has_kernels, norm_relu, switch_kernels
 from .resnet import Head
+from .trainable import Trainable, digest_of_tensors, narrowed
 
 __all__ = [
     "CLASSIFIER",
@@ -11,9 +12,12 @@ __all__ = [
     "Net",
     "NormReLU",
     "Out",
+    "Trainable",
     "build_module",
     "build_net",
+    "digest_of_tensors",
     "has_kernels",
+    "narrowed",
     "norm_relu",
     "switch_kernels",
     "switch_tf32_off",

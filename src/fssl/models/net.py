@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from copy import copy, deepcopy
 from inspect import signature
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from .resnet import ResNet8, ResNet18, SmallCnn
 from .wide import wrn_28_2, wrn_28_8
 
 CLASSIFIER = "head.linear.weight"  # [C, d] in every architecture: one row per class
+ADAPTER_A, ADAPTER_B = ".adapter_a", ".adapter_b"  # after the name of the matrix W of which they make W + BA
 # Takes channels, classes and width; some builders also take `norm`, `stem` or the images' `size`.
 Builder = Callable[..., nn.Module]
 MODELS: dict[str, Builder] = {
@@ -100,6 +102,9 @@ class Net:
         trained, frozen = by_gradient(module)
         # Frozen weights are buffers here: no optimizer changes them, and the mean of equal ones is bit-identical.
         self.first = Weights(detached(trained), detached([*module.named_buffers(), *frozen]))
+        self.frozen: State = {}  # constants of a network of which only a part trains, see trainable.py
+        self.adapted: tuple[str, ...] = ()  # names of its matrices with an adapter
+        self._names = [[*tree] for tree in self.first]
         self._training, self._evaluation = Borrower(weightless(module).train()), Borrower(weightless(module).eval())
         self._measuring = Borrower(forgetful(weightless(module).train()))
         self.running = running_statistics(module)
@@ -110,7 +115,7 @@ class Net:
 
     def check(self, size: int) -> None:
         """Reject a network that a federation could not train, by calling it as a step and a test would."""
-        if CLASSIFIER in self.first.buffers:
+        if CLASSIFIER in self.first.buffers or CLASSIFIER in self.frozen:
             raise UserError(f"network '{self.name}': its head is frozen; set requires_grad")
         if CLASSIFIER not in self.first.params:
             raise UserError(
@@ -143,6 +148,47 @@ class Net:
             setattr(other, mode, Borrower(deepcopy(getattr(self, mode).module)))
         return other
 
+    @property
+    def module(self) -> nn.Module:
+        """Return the network's layers, without values."""
+        return self._training.module
+
+    def part(self, first: Weights, frozen: State, adapted: tuple[str, ...], still: Iterable[str]) -> "Net":
+        """Return the network with other first weights and some constants.
+
+        Args:
+            first: What a call gets as weights.
+            frozen: All other tensors.
+            adapted: The names of the matrices with an adapter.
+            still: The paths of norms that use their running statistics in training, too, and do not update them.
+        """
+        other = self.copy()
+        other.first, other.frozen, other.adapted = first, frozen, adapted
+        other.running = [name for name in self.running if name in first.buffers]
+        for path, mode in product(still, (other._training, other._measuring)):
+            mode.module.get_submodule(path).eval()
+        return other
+
+    def on(self, device: torch.device) -> "Net":
+        """Return the same network with its constants on a device."""
+        other = copy(self)
+        other.frozen = {name: t.to(device) for name, t in self.frozen.items()}
+        return other
+
+    def tensors(self, weights: Weights) -> State:
+        """Return all tensors of the network, with the adapters added to their matrices, by name."""
+        found = {**self.frozen, **weights.params, **weights.buffers}
+        for name in self.adapted:
+            found[name] = found[name] + (found[name + ADAPTER_B] @ found[name + ADAPTER_A]).view_as(found[name])
+        return found
+
+    def whole(self, weights: Weights) -> Weights:
+        """Return the weights of the ordinary network that computes the same."""
+        if not self.frozen:
+            return weights
+        found = self.tensors(weights)
+        return Weights(*({name: found[name] for name in names} for names in self._names))
+
     def fit(self, weights: Weights, *views: Tensor) -> tuple[State, list[Out]]:
         """Run one joint batch in training mode.
 
@@ -172,8 +218,9 @@ class Net:
         return {name: buffers[name] for name in self.running}
 
     def _call(self, module: "Borrower", weights: Weights, x: Tensor) -> Out:
+        tensors = self.tensors(weights)  # in fp32
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
-            feature, logits = module({**weights.params, **weights.buffers}, x)
+            feature, logits = module(tensors, x)
         return Out(logits, feature)
 
 

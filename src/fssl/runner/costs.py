@@ -106,7 +106,7 @@ def estimate(experiment: Experiment, is_loaded: bool) -> Cost:
     drawn = config.train.clients_per_round * experiment.method.needs.groups
     steps = drawn * sum(map(recipe.num_steps, counts)) / len(counts)
     down, up = traffic(experiment, counts[0])
-    weights = sum(t.nbytes for t in tree_leaves(experiment.net.first))
+    weights = sum(t.nbytes for t in tree_leaves(experiment.whole_net.first))
     images = (card.num_train + card.num_test) * card.size**2 * card.channels
     on_cpu = choose_device(config).type == "cpu"
     lanes = num_lanes(config) if on_cpu else 1

@@ -22,7 +22,7 @@ from ..records.rounds import ALL_MEASURES, BestRound, Line, by_majority, rates, 
 from ..records.saved_models import Models
 from ..records.sealing import write_facts
 from ..records.writer import RunWriter
-from ..types import State, Weights
+from ..types import State, Weights, packed, unpacked
 
 Measure = Callable[[Weights, int], dict[str, float]]  # a script's own metrics of a model after a round
 
@@ -57,7 +57,7 @@ def record(
     config = engine.federation.config
     line, probes = describe(engine.federation, engine.layout, result)
     if measure:
-        line["metrics"] = measure(engine.model(), result.round)
+        line["metrics"] = measure(engine.federation.net.whole(engine.model()), result.round)
     folder.write_probes(result.round, probes)
     timing = {"seconds": result.seconds, "parts": result.parts, "record_seconds": time.perf_counter() - begin}
     line["timing"] = timing
@@ -82,10 +82,12 @@ def write_result(folder: RunWriter, engine: Engine, choice: Choice) -> Line:
     federation, config, rounds = engine.federation, engine.federation.config, engine.snapshot.round
     write_facts(folder.folder.measures_file, final_tests(engine, choice))
     models, facts = Models(folder.folder), model_facts(config, federation.dataset.card)
-    tensors = {name: named(**weights._asdict()) for name, weights in engine.models().items()}
+    whole = federation.net.whole  # files contain ordinary networks
+    tensors = {name: named(**whole(weights)._asdict()) for name, weights in engine.models().items()}
     models.write(tensors, config.server.ship, rounds, facts)
     if choice.model is not None and choice.progress.best:
-        models.write_best(choice.model, choice.progress.best.round, facts)
+        best = packed("", whole(unpacked("", to(choice.model, engine.device))))
+        models.write_best(best, choice.progress.best.round, facts)
     private = {"privacy": found._asdict()} if (found := spent(config, rounds)) else {}
     return folder.finish(headline_norm(config), {**choice.progress.facts(stops=rounds < config.rounds), **private})
 
