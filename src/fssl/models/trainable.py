@@ -111,7 +111,7 @@ def last_parts(net: Net, choice: Trainable) -> list[str]:
 
 
 def in_order(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the parts of a network's body in order; sequences are opened, and so is a part that is the whole body."""
+    """Yield the parts of a network's body in order; sequences of parts are opened, and so is the body itself."""
     path, children = "", weighty_children(module)
     while len(children) == 1 and weighty_children(children[0][1]):
         path, module = f"{path}{children[0][0]}.", children[0][1]
@@ -121,11 +121,12 @@ def in_order(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def opened(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    if not isinstance(module, nn.Sequential | nn.ModuleList):
+    children = weighty_children(module)
+    if isinstance(module, nn.Sequential | nn.ModuleList) and any(weighty_children(child) for _, child in children):
+        for name, child in children:
+            yield from opened(f"{path}.{name}", child)
+    else:  # a sequence of single layers is a block
         yield path, module
-        return
-    for name, child in weighty_children(module):
-        yield from opened(f"{path}.{name}", child)
 
 
 def weighty_children(module: nn.Module) -> list[tuple[str, nn.Module]]:

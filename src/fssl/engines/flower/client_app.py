@@ -21,7 +21,6 @@ from ...core.site_scores import rounds_between
 from ...data.folder.load import load_site
 from ...errors import ProblemsError, complain, error_text, several
 from ...records.audit import TRAIL, append
-from ...records.layout import start_place
 from ...records.store import SKIPPED
 from ...system.files import write_atomic
 from ...types import Payload, State
@@ -43,7 +42,7 @@ from .messages import (
     sums_answer,
     unpack,
 )
-from .site_code import with_own_files
+from .site_code import with_own_files, with_own_start
 from .state import SiteState
 from .trail import audited
 
@@ -150,8 +149,7 @@ def make_workshop(federation: Federation, client: int) -> Workshop:
 def at_site(config: Config, site: OwnSite) -> Config:
     if config.partition.file is not None:
         raise SiteError("partition.file: sites read no files that the server names")
-    if start_place(config) is not None:
-        raise SiteError("model.start: sites read no files that the server names; it gets the weights themselves")
+    config = with_own_start(config, site.folder)
     own = load_toml(site.folder / "site.toml", "site.toml")
     check_promise(config, own.get("masked", False))
     device = check_value("device", own.get("device", "auto"), schema_of(Compute)["device"], "site.toml: ")

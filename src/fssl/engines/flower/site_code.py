@@ -1,6 +1,7 @@
 """User-defined methods and networks at a site, used if they exist, are allowed, and match the server's.
 
-A server sends no code this way. It names a function and its checksum; a site takes the file from its own folder.
+A server sends no code this way. It names a function and its checksum; a site takes the file from its own folder. It does
+the same with the weights that a run does not train.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from pathlib import Path
 
 from ...config import Config
 from ...errors import UserError
+from ...records.layout import start_place
+from ...start import digest_at
 from ...system.user_code import digest_of, short_name, user_file
 from .messages import SiteError
 
@@ -21,6 +24,21 @@ def with_own_files(config: Config, site: Path, allowed: Sequence[str]) -> Config
     method = replace(method, name=own_name("method", method.name, method.digest, site, allowed))
     model = replace(model, name=own_name("model", model.name, model.digest, site, allowed))
     return replace(config, method=method, model=model)
+
+
+def with_own_start(config: Config, site: Path) -> Config:
+    """Return the settings with the site's copy of the start file, which contains the tensors that do not train."""
+    place = start_place(config)
+    if place is None:
+        return config
+    if config.model.trainable == "all":
+        raise SiteError("model.start: a site reads no file that the server names; it gets the weights themselves")
+    own = site / FOLDER / place.name
+    if not own.is_file():
+        raise SiteError(f"model.start: this site needs a copy of it, {FOLDER}/{place.name}, for what does not train")
+    if digest_at(own) != config.model.start_digest:
+        raise SiteError(f"model.start: this site's {FOLDER}/{place.name} is not the file that the run means")
+    return replace(config, model=replace(config.model, start=str(own)))
 
 
 def own_name(key: str, name: str, digest: str | None, site: Path, allowed: Sequence[str]) -> str:
