@@ -56,6 +56,7 @@ TRAINED = {
         "server.ema=0.5",
     ),
     "two broadcast": ("method.name=fedloke", "server.broadcast_momentum=true", "server.optimizer=momentum"),
+    "adapters": ("method.name=sage", "model.name=resnet8", "model.trainable=adapters"),
     "adam": ("method.name=proxyfl", "server.optimizer=adam", "server.lr=0.01"),
     "labels at the server": ("method.name=sage", "partition.labels=server", "train.keep_momentum=true"),
     "class weights": ("method.name=sage", "train.class_weights=1", "data.labels_per_class=8", "partition.alpha=0.5"),

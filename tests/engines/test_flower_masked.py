@@ -180,6 +180,19 @@ def test_a_round_ends_with_the_plain_mean_up_to_the_rounding(method: str) -> Non
         assert all(torch.equal(t, engine.snapshot.clients[client][name]) for name, t in state.items())
 
 
+@pytest.mark.parametrize("what", ["head", "adapters"])
+def test_masks_cover_what_trains(what: str) -> None:
+    """The sum has as many numbers as the part of the network that trains."""
+    federation = federation_of(MASKED, "model.name=resnet8", f"model.trainable={what}")
+    sites = Sites()
+    engine, plain = engine_of(federation, sites), LocalEngine(federation)
+    result, _ = one_round(engine), one_round(plain)
+    assert apart(engine.snapshot, plain.snapshot) <= bound(federation, result.clients, 3)
+    trained = sum(t.numel() for tree in federation.net.first for t in tree.values())
+    assert trained < 5000
+    assert max(len(blob(content)) for content in of_collect(sites)) < 8 * trained + 5000
+
+
 def test_a_smaller_range_makes_finer_steps() -> None:
     errors = []
     for limit in (1e6, 1e3, 4):

@@ -69,7 +69,7 @@ def layers_of(part: Net) -> set[str]:
 def test_head_trains_the_last_layer_only() -> None:
     part = part_of(net(), "head")
     assert list(part.first.params) == ["head.linear.weight", "head.linear.bias"]
-    assert part.first.buffers == {} == {name: 0 for name in part.running}
+    assert part.first.buffers == {} == dict.fromkeys(part.running, 0)
     assert sum(t.numel() for t in part.first.params.values()) == 64 * 10 + 10
 
 
@@ -329,7 +329,9 @@ def test_a_run_trains_and_sends_the_chosen_tensors_only(what: str) -> None:
     found = {**whole.params, **whole.buffers}
     moved = {name for name, t in unmoved.items() if not torch.equal(found[name], t)}
     assert moved == set(of.net.adapted)
-    stored = {name.removeprefix(f"server.weights.{kind}.") for name in flat(engine.snapshot) for kind in Weights._fields}
+    stored = {
+        name.removeprefix(f"server.weights.{kind}.") for name in flat(engine.snapshot) for kind in Weights._fields
+    }
     assert not stored & {*before}
 
 

@@ -33,6 +33,7 @@ def environment(device: Mapping[str, Any]) -> dict[str, Any]:
         "processor": processor(),
         "threads": device["threads"],
         "start": device.get("start", {}),  # seconds by part, of a run that compiles
+        "traffic": device.get("traffic", {}),  # bytes that a client receives and sends in a round
         "revision": git_revision(),
         "command": masked_arguments(),
     }

@@ -29,6 +29,7 @@ from ..records.writer import RunWriter
 from ..system.files import write_atomic
 from ..system.user_code import user_place
 from .checks import flower_simulation
+from .costs import traffic
 from .loggers import Listener, Logged
 from .record import Choice, Measure, record, save_state, write_result
 
@@ -72,7 +73,8 @@ def run_experiment(
             choice = Choice(config, folder.rounds(), saved.parts if saved else {})
             if engine.snapshot.round == 0:
                 save_state(writer, engine, choice)
-            facts = {**device_facts(federation.device), "start": start_seconds()}
+            sizes = traffic(experiment, federation.counts(0))._asdict()
+            facts = {**device_facts(federation.device), "start": start_seconds(), "traffic": sizes}
             writer.write_env(facts, engine.snapshot.round)
             named = {"names": federation.dataset.site_names} if federation.dataset.site_names else {}
             write_facts(folder.partition_file, {**federation.holdings.facts(), **named})

@@ -138,13 +138,20 @@ def images_of(recipe: Recipe) -> int:
     return sum(recipe.images(view) for view in recipe.views)
 
 
-def traffic(experiment: Experiment, counts: Counts) -> tuple[int, int]:
-    """Return the number of bytes that a client receives and sends in a round."""
+class Traffic(NamedTuple):
+    """The bytes that a client receives and sends in a round."""
+
+    down: int
+    up: int
+
+
+def traffic(experiment: Experiment, counts: Counts) -> Traffic:
+    """Return a client's traffic in a round, without its own state."""
     method = experiment.method
     task = Task(experiment.card.num_classes, counts.pool, experiment.config.seed, experiment.card.size)
     with sketch(method, experiment.net, task, counts, values=True) as (payload, local):
         upload = method.upload(0, payload, local, counts)
-        return num_bytes(payload), num_bytes((upload.weights, upload.extras))
+        return Traffic(num_bytes(payload), num_bytes((upload.weights, upload.extras)))
 
 
 class Kept:
