@@ -315,7 +315,8 @@ def test_every_setting_is_read_by_a_run(tmp_path: Path, monkeypatch: pytest.Monk
         out = str(tmp_path / f"run{len(words)}")
         assert exit_code(monkeypatch, "run", tmp_path / "small.toml", "--out", out, *words) == 0
     assert exit_code(monkeypatch, "compare", tmp_path, "--svg", tmp_path / "both.svg") == 0
-    masked = override(tables, ["privacy.aggregation=secagg+"])
+    adapted = ["model.name=resnet8", "model.trainable=adapters"]
+    masked = override(tables, ["privacy.aggregation=secagg+", *adapted])
     read_by_a_cluster(parse(tables), monkeypatch)
     fleets.make_fleet(Federation(prepare(parse(masked))), None, None, fleets.Policy(window=1)).terms(3, 3)
     everything = {

@@ -9,19 +9,23 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from fssl.core.client import at
 from fssl.core.experiment import Experiment, prepare
 from fssl.core.federation import Federation
+from fssl.engines.compiler import as_traced
 from fssl.engines.local import LocalEngine
 from fssl.engines.snapshot import flat, parts, restore
 from fssl.errors import UserError
 from fssl.methods.base import gradient, mean_weights
 from fssl.methods.names import METHODS, build_method
 from fssl.models import Head, Net, Trainable, build_net, narrowed
+from fssl.models.from_timm import TimmNet
 from fssl.records.checkpoint import Saved
 from fssl.runner.costs import traffic
-from fssl.types import Counts, Trace, Upload, Weights
+from fssl.types import Counts, Payload, Trace, Upload, Weights
 from helpers.small import LABELING, tiny_config
 
+PAGE = Path(__file__).parents[2] / "docs/trainable.md"
 CHOICES = ("head", "norms", "last-1", "adapters")
 RESNET = "model.name=resnet8"  # its shortcuts are 1x1 convolutions
 
@@ -106,9 +110,37 @@ def test_a_block_is_a_part_with_layers_inside() -> None:
     assert layers_of(part) == {"blocks.1.0", "blocks.1.1", "norm", "head.linear"}
 
 
+def test_the_body_of_a_timm_network_is_opened() -> None:
+    """Its parts count as if they were the network's own."""
+
+    class Body(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.default_cfg, self.num_features = {"classifier": "fc"}, 8
+            self.conv_stem, self.bn1 = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+            self.blocks = nn.Sequential(*(nn.Sequential(Mixer(3, 10).blocks[0]) for _ in range(2)))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.blocks(self.bn1(self.conv_stem(x)).mean((2, 3)))
+
+    whole = Net(TimmNet(Body(), 3, 10), "timm:any", 3, 10)
+    assert layers_of(part_of(whole, "last-1")) == {"body.blocks.1.0.0", "body.blocks.1.0.1", "head.linear"}
+    assert part_of(whole, "adapters").adapted == ("body.blocks.0.0.1.weight", "body.blocks.1.0.1.weight")
+    norms = {"body.bn1", "body.blocks.0.0.0", "body.blocks.1.0.0"}
+    assert layers_of(part_of(whole, "norms")) == {*norms, "head.linear"}
+
+
 def test_in_a_plain_network_a_block_is_a_layer_with_a_matrix() -> None:
     assert layers_of(part_of(net("cnn"), "last-2")) == {"body.3", "body.4", "body.6", "body.7", "head.linear"}
     assert layers_of(part_of(net("simple-cnn"), "last-2")) == {"body.11", "body.13", "head.linear"}
+
+
+@pytest.mark.parametrize(("what", "number"), [("head", 2570), ("norms", 5258), ("last-1", 921_610), ("adapters", 4874)])
+def test_the_page_has_the_numbers_of_parameters(what: str, number: int) -> None:
+    whole = build_net("resnet8", 3, 10, 4)
+    part = part_of(whole, what)
+    assert sum(t.numel() for t in part.first.params.values()) == number
+    assert f"{number:,} |" in PAGE.read_text()
 
 
 def test_each_tensor_is_trained_or_frozen() -> None:
@@ -365,6 +397,23 @@ def test_traffic_is_what_trains() -> None:
         "method.name=fedavg", "model.trainable=adapters", "model.adapter_rank=2", "model.adapter_mean=freeze-a"
     )
     assert traffic(of, Counts(2, 10)) == (2600 + 2 * 4 * (32 + 64),) * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["head", "adapters"])
+def test_a_compiled_step_has_the_same_bits(what: str) -> None:
+    """As traced for the compiler: frozen tensors are constants of the graph, which become arguments."""
+    federation = Federation(experiment(METHOD, f"model.trainable={what}"))
+    steps, server = federation.steps, federation.first_server()
+    learn, tally = steps.learn(), torch.zeros(2, steps.layout.size)
+    with torch.no_grad():
+        shown = steps.show()(at(federation.plan(1, 0).draw, 0))
+        given = federation.method.payload(server, 0), federation.method.start(Payload(server.weights, {}), {}), tally
+        code = as_traced(learn, *given, shown)
+        (expected, sums), (found, own_sums) = learn(*given, shown), code(*given, shown)
+    assert torch.equal(sums, own_sums)
+    assert all(torch.equal(t, found.weights.params[name]) for name, t in expected.weights.params.items())
+    assert any(not torch.equal(t, given[1].weights.params[name]) for name, t in found.weights.params.items())
 
 
 DEFINED_BY_ALL = ("fedmatch", "twin-sight", "semianagg")

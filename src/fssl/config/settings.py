@@ -58,7 +58,7 @@ LABELED_SERVER = Only("partition.labels", AT_SERVER)
 OTHER_NOISE = "a resumed run would repeat its last rounds with fresh noise, which the privacy budget does not count"
 LOGGER = Not(ENGINE, *APP, why="rounds.jsonl has the same numbers")
 FOR_REPORT = "without validation images, only the reported test images could choose a round"
-A_PART = Such("less than all", lambda what: what != "all")
+A_PART = Such("head, norms, last-N or adapters", lambda what: what != "all")
 ADAPTED = Only("model.trainable", "adapters")
 CHOOSING = Asks("data.validation", why=FOR_REPORT) | Asks("data.test", "tuning", "final")
 MOMENTUM = Asks("train.optimizer", "adamw", why="there is no momentum") | Asks("train.momentum")
@@ -243,7 +243,7 @@ class Model:
     trainable: Annotated[
         str,
         OneOf(("all", "head", "norms", "adapters"), prefix=("last-",), also=("last-N",)),
-        "what clients train and send; always the head, and `norms`, the last N blocks, or LoRA `adapters`",
+        "what clients train and send: all, or the head with `norms`, N blocks (`last-N`), LoRA `adapters` or nothing",
     ] = "all"
     adapter_rank: Annotated[int, Range(1, 65_536), "rank of the adapters"] = 4
     adapter_mean: Annotated[

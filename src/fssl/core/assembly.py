@@ -145,6 +145,5 @@ def choices(model: Model, card: Card) -> dict[str, Any]:
 
 
 def is_untried(model: Model) -> bool:
-    """Return whether a network may not fit: a user's, timm's, or one with an option that not all runs have."""
-    usual = ("batch", "cifar", ALL)
-    return model.name not in ALWAYS_FIT or (model.norm, model.stem, model.trainable) != usual
+    """Return whether a network may not fit: a user's, timm's, or one with an option that not all networks have."""
+    return model.name not in ALWAYS_FIT or (model.norm, model.stem) != ("batch", "cifar")

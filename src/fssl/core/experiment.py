@@ -155,21 +155,14 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
     experiment = Experiment(
         config, with_training(config, method), defaults_on(config.method.name, config.card), dataset
     )
-    if config.model.trainable != ALL:
+    is_part = config.model.trainable != ALL
+    if is_part:
         model = replace(config.model, frozen_digest=digest_of_tensors(experiment.net.frozen))
         experiment.config = config = replace(config, model=model)
-    if is_untried(config.model):  # all others have BatchNorm, and need not be built for it
+    if is_untried(config.model):
         check_network(config, experiment.net, experiment.card)
-        if config.server.static_norm != "off" and not experiment.net.running:
-            part = (
-                ""
-                if config.model.trainable == ALL
-                else f" that trains with model.trainable = '{config.model.trainable}'"
-            )
-            raise UserError(
-                f"server.static_norm = '{config.server.static_norm}' has no effect: network"
-                f" '{config.model.name}' has no BatchNorm{part}; remove it"
-            )
+    if is_part or is_untried(config.model):  # all others have BatchNorm, and need not be built for it
+        check_static_norm(config, experiment.net)
     if config.has_server_labels and config.server_batch == 1:
         check_network(config, experiment.net, experiment.card, batch=1)
     if experiment.is_tried:
@@ -177,6 +170,17 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
     if config.model.start_digest and not is_recorded:
         _ = experiment.start
     return experiment
+
+
+def check_static_norm(config: Config, net: Net) -> None:
+    """Reject static statistics for a network without BatchNorm that trains."""
+    if config.server.static_norm == "off" or net.running:
+        return
+    part = f" that trains with model.trainable = '{config.model.trainable}'" if net.frozen else ""
+    raise UserError(
+        f"server.static_norm = '{config.server.static_norm}' has no effect: network '{config.model.name}' has no"
+        f" BatchNorm{part}; remove it"
+    )
 
 
 def part_notes(config: Config, net: Net, whole: Net) -> list[str]:

@@ -171,6 +171,8 @@ class Net:
 
     def on(self, device: torch.device) -> "Net":
         """Return the same network with its constants on a device."""
+        if not self.frozen:
+            return self
         other = copy(self)
         other.frozen = {name: t.to(device) for name, t in self.frozen.items()}
         return other

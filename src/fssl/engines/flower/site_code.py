@@ -1,7 +1,7 @@
 """User-defined methods and networks at a site, used if they exist, are allowed, and match the server's.
 
-A server sends no code this way. It names a function and its checksum; a site takes the file from its own folder. It does
-the same with the weights that a run does not train.
+A server sends no code this way. It names a function and its checksum; a site takes the file from its own folder. The
+weights that a run does not train come to a site in the same way.
 """
 
 from collections.abc import Sequence
