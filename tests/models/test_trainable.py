@@ -502,4 +502,4 @@ def test_a_network_with_a_frozen_head_is_refused(tmp_path: Path) -> None:
         "        return self.head(self.body(x))\n"
     )
     line = refusal((f"model.name={tmp_path}/still.py:Still", "model.trainable=head"))
-    assert line.endswith("its head is frozen (requires_grad), and must learn")
+    assert line.endswith("its head is frozen; set requires_grad")
