@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from ..errors import UserError
 from ..system.user_code import build, find_function, is_users, remember
 from ..types import State, Weights, clone
+from .efficientnet import EfficientNetLite0
 from .from_timm import PREFIX, find_timm
 from .lenet import SimpleCnn
 from .resnet import ResNet8, ResNet18, SmallCnn
@@ -30,6 +31,7 @@ MODELS: dict[str, Builder] = {
     "wrn-28-2": wrn_28_2,
     "wrn-28-8": wrn_28_8,
     "simple-cnn": SimpleCnn,
+    "efficientnet-lite0": EfficientNetLite0,
 }
 USUAL_LAYERS = {"norm": "batch", "stem": "cifar"}  # assumed for a network without the choice
 

@@ -20,10 +20,10 @@ def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
 
 
 def initialize(module: nn.Module) -> None:
-    """Initialize convolutions with N(0, 2 / (k^2 c_out)); all other layers keep PyTorch's default."""
+    """Initialize convolutions with N(0, 2 / (k^2 c_out / groups)); all other layers keep PyTorch's default."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
-            fan_out = layer.kernel_size[0] * layer.kernel_size[1] * layer.out_channels
+            fan_out = layer.kernel_size[0] * layer.kernel_size[1] * layer.out_channels // layer.groups
             nn.init.normal_(layer.weight, 0.0, (2.0 / fan_out) ** 0.5)
 
 
