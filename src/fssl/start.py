@@ -13,7 +13,7 @@ from .config import Config
 from .data.cards import Card
 from .errors import UserError, error_text, shortened
 from .models import Net
-from .records.layout import NO_START, check_place, start_place
+from .records.layout import IMAGENET, NO_START, check_place, start_place
 from .records.saved_models import Models
 from .records.store import RunFolder
 from .records.tensors import unseal
@@ -52,7 +52,9 @@ def without_start(config: Config) -> Config:
 def with_absolute_start(config: Config) -> Config:
     """Return the settings for a process in another folder."""
     place = start_place(config)
-    return config if place is None else replace(config, model=replace(config.model, start=str(place.resolve())))
+    if place is None or config.model.start == IMAGENET:
+        return config
+    return replace(config, model=replace(config.model, start=str(place.resolve())))
 
 
 def start_digest(config: Config) -> str | None:
@@ -96,8 +98,29 @@ def first_weights(config: Config, card: Card, net: Net) -> Fitted:
         f"model.start = '{place}'", digest_at(place), "model.start_digest", model.start_digest, "start from"
     )
     start = read_weights(place)
+    if model.start == IMAGENET:
+        start = StartFile(as_pretrained(start.tensors, net), imagenet_facts(net.channels))
     fitted = fit_weights(net, start.tensors, str(place), model.start_partial)
     return fitted._replace(notes=[*fitted.notes, *training_differences(start.facts, card, str(place))])
+
+
+def as_pretrained(published: State, net: Net) -> State:
+    """Return published weights of a classifier of color images for this network, with its own new head.
+
+    The first convolution of gray images sums its weights over the colors: it computes what it would for three equal
+    channels.
+    """
+    named = {net.our_name(name): t for name, t in published.items()}
+    own = net.first.params
+    if net.channels == 1:
+        first = next(name for name in own if name in named)
+        named[first] = named[first].sum(1, keepdim=True)
+    return {**named, **{name: t for name, t in own.items() if name.startswith("head.")}}
+
+
+def imagenet_facts(channels: int) -> dict[str, Any]:
+    """Return the normalization that the weights for ImageNet were trained with: (pixel - 127) / 128."""
+    return {"mean": [127 / 255] * channels, "std": [128 / 255] * channels}
 
 
 def read_weights(place: Path) -> StartFile:

