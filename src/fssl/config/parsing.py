@@ -109,8 +109,7 @@ def keys_like(section: str, key: str) -> list[str]:
 
 def check_numbers(config: Config) -> None:
     """Reject combinations that the rules of single settings do not cover."""
-    if config.card.is_folder:
-        check_own_images(config.data)
+    check_images(config)
     if config.card.is_dealt and config.partition.file is None:
         check_dealing(config)
     check_draw(config)
@@ -122,15 +121,18 @@ def check_numbers(config: Config) -> None:
     check_trainable(config.model.trainable)
 
 
-def check_own_images(data: Data) -> None:
-    if data.channels == 2:
+def check_images(config: Config) -> None:
+    """Reject impossible facts about the images."""
+    data, is_folder = config.data, config.card.is_folder
+    channels = data.channels if is_folder else config.card.channels
+    if is_folder and data.channels == 2:
         raise UserError("data.channels = 2: expected 3 (color) or 1 (grey)")
     if data.classes is not None:
         check_class_names("data.classes", data.classes)
     for key, values in (("mean", data.mean), ("std", data.std)):
         low = 0.0 if key == "mean" else 1e-6
-        if values and (len(values) != data.channels or not all(low <= v <= 1 for v in values)):
-            raise UserError(f"data.{key} = {list(values)}: expected {by_channel(data.channels, low)}")
+        if values and (len(values) != channels or not all(low <= v <= 1 for v in values)):
+            raise UserError(f"data.{key} = {list(values)}: expected {by_channel(channels, low)}")
 
 
 def by_channel(channels: int, low: float | None = None) -> str:
@@ -164,7 +166,7 @@ def check_dealing(config: Config) -> None:
     num_labeled = sum(config.labeled_sizes) if config.picks_labels else 0
     others = config.other_sizes
     check_shares(terms, num_labeled, card.num_train if others is None else num_labeled + sum(others))
-    check_shards(terms, card.num_classes)
+    check_shards(terms, card.num_groups)
 
 
 def check_tail(config: Config) -> None:

@@ -40,6 +40,8 @@ FOLDERS = tuple(name for name, facts in CARDS.items() if facts.is_folder)
 CLIENT_FOLDERS = tuple(name for name, facts in CARDS.items() if not facts.is_dealt)
 DEALT_FOLDERS = tuple(name for name in FOLDERS if name not in CLIENT_FOLDERS)
 IN_FOLDERS = Where("data.name", *FOLDERS)
+SIZED = Where("data.name", *FOLDERS, *(name for name, facts in CARDS.items() if facts.package))
+NATURAL = tuple(name for name, facts in CARDS.items() if facts.origins)
 FITTED = Where("data.name", *(name for name, facts in CARDS.items() if facts.file_size is not None))
 OF_CLIENT_FOLDERS = Unless(
     "data.name", *CLIENT_FOLDERS, why="its folders assign images to clients and decide which are labeled"
@@ -88,10 +90,10 @@ NOT_OF_AUTHORS = Not("protocol", "authors", why=AUTHORS_WAY)
     imbalance_unlabeled=(*COUNTED, PaperRecipe()),
     head=(*DEALT, PaperRecipe()),
     classes=(IN_FOLDERS, Required(ENGINE, OWN_IMAGES, why='a list that all sites agree on, e.g. ["cat", "dog"]')),
-    size=IN_FOLDERS,
+    size=SIZED,
     channels=IN_FOLDERS,
-    mean=IN_FOLDERS,
-    std=IN_FOLDERS,
+    mean=PaperRecipe(),
+    std=PaperRecipe(),
     skip_bad=IN_FOLDERS,
     test_share=Where("data.name", *DEALT_FOLDERS),
     fit=FITTED,
@@ -133,8 +135,12 @@ class Data:
     classes: Annotated[tuple[str, ...] | None, "class names in order; default: those found, sorted"] = None
     size: Annotated[int, Range(8, 256), "resize images to this many pixels per side"] = 32
     channels: Annotated[int, Range(1, 3), "3 for color, 1 for grey"] = 3
-    mean: Annotated[tuple[float, ...] | None, "value subtracted from each channel; default 0.5"] = None
-    std: Annotated[tuple[float, ...] | None, "divisor of each channel; default 0.25"] = None
+    mean: Annotated[
+        tuple[float, ...] | None, "value subtracted from each channel; default: the dataset's, 0.5 for own images"
+    ] = None
+    std: Annotated[tuple[float, ...] | None, "divisor of each channel; default: the dataset's, 0.25 for own images"] = (
+        None
+    )
     skip_bad: Annotated[bool, "skip and list unusable files instead of rejecting the dataset"] = False
     test_share: Annotated[
         float | None,
@@ -146,7 +152,7 @@ class Data:
 
 
 @rules(
-    kind=DEALT,
+    kind=(*DEALT, Asks("data.name", *NATURAL, of=("natural",), why="its images have no natural sites")),
     alpha=(*DEALT, Where("partition.kind", *HAVE_ALPHA)),
     clients=Found("data.name", *CLIENT_FOLDERS) | Found("partition.file"),
     seed=DEALT,
@@ -169,8 +175,8 @@ class PartitionChoice:
     """The division of images among clients."""
 
     kind: Annotated[
-        Literal["paired-dirichlet", "dirichlet", "balanced-dirichlet", "shards", "iid"],
-        "how images are divided among clients",
+        Literal["paired-dirichlet", "dirichlet", "balanced-dirichlet", "shards", "iid", "natural"],
+        "how images are divided among clients; `natural`: as they were taken, `elpv` by type of module",
     ] = "paired-dirichlet"
     alpha: Annotated[float, Range(0.0, 1e6), "Dirichlet concentration: smaller is more skewed, 0 is an even split"] = (
         1.0
@@ -585,7 +591,12 @@ class Config:
 
     @cached_property
     def card(self) -> Card:
-        facts = replace(card(self.data.name), fit=self.data.fit)
+        data = self.data
+        facts = replace(card(data.name), fit=data.fit)
+        if facts.package:
+            facts = replace(facts, size=data.size)
+        if not facts.is_folder:
+            facts = facts.normalized_by(data.mean, data.std)
         return replace(facts, num_classes=len(self.data.classes)) if self.data.classes else facts
 
     @property

@@ -104,7 +104,7 @@ def make_probe(config: Config, method: Method) -> Probe:
     """Return the probe of a step, with the method's own weights and threshold."""
     if config.records.probes == "losses":
         return losses_only
-    return LabelProbe(*method.watched, knows_truth=config.card.is_dealt)
+    return LabelProbe(*method.watched, knows_truth=config.card.knows_truth)
 
 
 def make_net(config: Config, card: Card, bf16: bool = False) -> Net:

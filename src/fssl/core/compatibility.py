@@ -43,7 +43,7 @@ def check_method(config: Config, method: Method) -> None:
     check_groups(config, method)
     if config.has_server_labels:
         check_without_labels(config, method)
-    if not config.card.is_dealt and (method.needs.labels == "all" or method.needs.truth):
+    if not config.card.knows_truth and (method.needs.labels == "all" or method.needs.truth):
         raise UserError(
             f"method '{name}' needs the true label of every image, which data.name = '{config.data.name}' does not"
             " provide; choose another method"

@@ -58,7 +58,7 @@ def make_holdings(config: Config, dataset: Dataset, division: Division, needs: N
         server,
         held_out,
         None if dataset.at_sites else known[:-1],
-        None if dataset.partition else class_counts(partition.unlabeled, labels, classes),
+        class_counts(partition.unlabeled, labels, classes) if dataset.card.knows_truth else None,
         known[-1] if len(partition.server) else None,
         class_groups(known.sum(0)) if config.has_tail else {},
     )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..config import Config
 from ..data.cache import Loading, Progress
-from ..data.cards import Agreed, Card, Fit
+from ..data.cards import UNKNOWN, Agreed, Card
 from ..data.dataset import check_dataset, check_server_rows
 from ..data.partition import Index, Partition, hold_out, make_partition, second_half
 from ..data.sources import Dataset, Split, lacking, load, missing
@@ -18,7 +18,7 @@ from ..errors import UserError, as_typed
 from ..system.files import expand_home
 from ..system.machine import cores
 
-ImagesKey = tuple[str, str | None, Agreed | None, Fit]
+ImagesKey = tuple[Card, str | None, Agreed | None]
 Division = tuple[Partition, Index]  # of the training images, and the rows of the validation part
 
 
@@ -46,15 +46,17 @@ class Datasets:
 
 def source_of(config: Config) -> ImagesKey:
     """Return the settings that decide which images are loaded."""
-    return config.data.name, config.data.dir, shared_format(config) if config.card.is_folder else None, config.card.fit
+    return config.card, config.data.dir, shared_format(config) if config.card.is_folder else None
 
 
 def load_dataset(config: Config, progress: Progress | None = None) -> Dataset:
     """Load the configured images; the first time, decode files into a cache."""
     check_loadable(config)
-    name, dir, agreed, fit = source_of(config)
+    facts, dir, agreed = source_of(config)
     folder, options = expand_home(Path(dir)) if dir else None, agreed._asdict() if agreed else {}
-    return load(name, folder, Loading(progress=progress, workers=cores()), fit, **options)
+    options |= {"size": facts.size} if facts.package else {}
+    found = load(facts.name, folder, Loading(progress=progress, workers=cores()), facts.fit, **options)
+    return found if facts.is_folder else found._replace(card=facts)
 
 
 def missing_datasets(configs: Iterable[Config]) -> Iterator[str]:
@@ -127,7 +129,9 @@ def partition_images(config: Config, dataset: Dataset) -> Partition:
     """Return each client's images: assigned by files or folders, or divided at random."""
     part = config.partition
     if part.file is not None:
-        return read_partition(Path(part.file), len(dataset.train.labels), part.digest)[0]
+        given = read_partition(Path(part.file), len(dataset.train.labels), part.digest)[0]
+        check_known(given, dataset)
+        return given
     return dataset.partition or make_partition(
         dataset.train.labels,
         dataset.card.num_classes,
@@ -141,7 +145,15 @@ def partition_images(config: Config, dataset: Dataset) -> Partition:
         labeled_clients=part.labeled_clients,
         classes_per_client=part.classes_per_client,
         first_clients=part.first_clients,
+        origins=dataset.origins,
     )
+
+
+def check_known(partition: Partition, dataset: Dataset) -> None:
+    """Reject a partition file that labels an image whose class is unknown."""
+    labeled = np.concatenate([*partition.labeled, partition.server])
+    if unknown := [*labeled[dataset.train.labels[labeled] == UNKNOWN]]:
+        raise UserError(f"partition.file: image {unknown[0]} has no label; make it unlabeled")
 
 
 def labels_of_classes(config: Config) -> int | list[int]:

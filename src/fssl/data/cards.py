@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from ..errors import UserError, unknown
 
 Fit = Literal["resize", "pad"]
+UNKNOWN = -1  # the label of an image without one
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR10_STD = (0.2471, 0.2435, 0.2616)
 
@@ -35,12 +36,25 @@ class Card:
     label_column: str = "label"
     file_size: int | None = None  # pixels of the images in its files, if they are resized to `size`
     fit: Fit = "resize"  # by stretching, or with a black margin
+    package: str | None = None  # the Python package that carries the images, in a larger size: `data.size` decides
+    origins: tuple[str, ...] = ()  # kinds of natural sites, if images have one
+    num_unknown: int = 0  # training images without a label, which are always unlabeled
     is_folder: bool = False  # a user's folder: the number and size of images and classes are known once it is read
     is_dealt: bool = True  # whether [partition] deals it to clients; otherwise it assigns images itself
 
     def normalized(self, mean: tuple[float, ...], std: tuple[float, ...]) -> "Card":
         """Return the card with this normalization, in training and test."""
         return replace(self, train_mean=mean, train_std=std, test_mean=mean, test_std=std)
+
+    def normalized_by(self, mean: tuple[float, ...] | None, std: tuple[float, ...] | None) -> "Card":
+        """Return the card with the given numbers in training and test; None keeps the card's."""
+        return replace(
+            self,
+            train_mean=mean or self.train_mean,
+            train_std=std or self.train_std,
+            test_mean=mean or self.test_mean,
+            test_std=std or self.test_std,
+        )
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -50,7 +64,17 @@ class Card:
     @property
     def is_embedded(self) -> bool:
         """Whether the dataset needs no files."""
-        return self.hub_repo is None and self.num_train > 0
+        return self.hub_repo is None and self.package is None and self.num_train > 0
+
+    @property
+    def knows_truth(self) -> bool:
+        """Whether the class of every training image is known, also where a client does not know it."""
+        return self.is_dealt and not self.num_unknown
+
+    @property
+    def num_groups(self) -> int:
+        """The groups that a partition deals one by one: classes, and the images without a label."""
+        return self.num_classes + (self.num_unknown > 0)
 
 
 _ALL = (
@@ -141,6 +165,20 @@ _ALL = (
         hub_config="fashion_mnist",
         file_size=28,
     ).normalized((0.2860,), (0.3530,)),
+    Card(
+        name="elpv",
+        title="ELPV: photographs of solar cells, good or defective (pip install elpv-dataset; CC BY-NC-SA 4.0)",
+        num_classes=2,
+        channels=1,
+        num_train=2069,
+        num_test=555,
+        per_class_base=537,  # the training images of the rarer class
+        rounds=100,
+        classes=("good", "defective"),
+        package="elpv-dataset",
+        origins=("mono", "poly"),
+        num_unknown=401,
+    ).normalized((0.597,), (0.159,)),
     (
         folder := Card(
             name="folder",

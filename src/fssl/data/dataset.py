@@ -47,6 +47,7 @@ class Dataset(NamedTuple):
     test_groups: NDArray[np.int64] | None = None  # the same of each test image
     testers: NDArray[np.int64] | None = None  # the client to which each test image belongs; -1 for the server
     site_names: tuple[str, ...] | None = None  # of clients with a folder each
+    origins: NDArray[np.int64] | None = None  # of each training image: its kind of natural site, by number
     test_names: tuple[str, ...] | None = None  # of each test image: its file, relative to the user's folder
 
     @property

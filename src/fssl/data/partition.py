@@ -11,8 +11,9 @@ import numpy as np
 from numpy.random import RandomState
 from numpy.typing import NDArray
 
-from ..errors import UserError, unknown
-from .shares import HAVE_ALPHA, MIN_ALPHA, Terms, check_label_holders, check_shards, check_shares
+from ..errors import UserError, several, unknown
+from .cards import UNKNOWN
+from .shares import HAVE_ALPHA, MIN_ALPHA, Terms, check_shards, check_shares, check_label_holders
 
 Index = NDArray[np.int64]
 
@@ -40,6 +41,7 @@ class Mix(NamedTuple):
     alpha: float
     classes_per_client: int
     seed: int
+    origins: Index
 
 
 def make_partition(
@@ -56,11 +58,13 @@ def make_partition(
     labeled_clients: int | None = None,
     classes_per_client: int | None = None,
     first_clients: Sequence[int] | None = None,
+    origins: Index | None = None,
 ) -> Partition:
     """Deal images to clients, and choose the labeled ones. Seed 0 gives the paper's split.
 
     Args:
-        labels: The class of each training image.
+        labels: The class of each training image, -1 if it is unknown. Such images are never labeled, and are dealt
+            like the unlabeled images of a further class.
         num_classes: The number of classes.
         kind: The distribution of classes over clients, one of `KINDS`.
         alpha: Dirichlet concentration, for kinds that use one.
@@ -75,6 +79,7 @@ def make_partition(
         labeled_clients: The number of clients with labels; without `who` it implies "few-clients".
         classes_per_client: Shards of a client, for the kind "shards".
         first_clients: Clients of the draw that change places with numbers 0, 1 and so on; for "knowing-clients" only.
+        origins: The natural site of each training image, for the kind "natural"; default: one for all.
     """
     who = check_label_holders(who, labeled_clients)
     if kind == "paired-dirichlet" and alpha == 0:
@@ -90,13 +95,14 @@ def make_partition(
         num_images = num_labeled + sum(map(len, unlabeled))
     terms = Terms(kind, who, clients, labeled_clients, classes_per_client, first_clients)
     check_shares(terms, num_labeled, num_images)
-    check_shards(terms, num_classes)
-    deal, mix, knowing = DEALS[kind], Mix(alpha, classes_per_client or 0, seed), labeled_clients or 0
+    check_shards(terms, num_classes + bool((labels == UNKNOWN).any()))
+    origins = np.zeros(len(labels), np.int64) if origins is None else origins
+    deal, mix, knowing = DEALS[kind], Mix(alpha, classes_per_client or 0, seed, origins), labeled_clients or 0
     if who == "all-clients":
         return deal(labeled, unlabeled, clients, mix)
     if who == "knowing-clients":
         dealt = deal([part[:0] for part in rows], rows, clients, mix).unlabeled
-        return _known_at(_with_first(dealt, first_clients or ()), knowing)
+        return _known_at(_with_first(dealt, first_clients or ()), knowing, labels)
     nothing = [rows[:0] for rows in labeled]
     if who == "server":
         return deal(nothing, unlabeled, clients, mix)._replace(server=np.concatenate(labeled))
@@ -114,20 +120,23 @@ def _with_first(parts: Sequence[Index], first: Sequence[int]) -> list[Index]:
     return [parts[client] for client in order]
 
 
-def _known_at(parts: Sequence[Index], knowing: int) -> Partition:
+def _known_at(parts: Sequence[Index], knowing: int, labels: Index) -> Partition:
     """Return a partition in which the first clients know all labels of their images, and the others none."""
+    is_known = [(labels[rows] != UNKNOWN) & (k < knowing) for k, rows in enumerate(parts)]
     return Partition(
-        tuple(rows if k < knowing else rows[:0] for k, rows in enumerate(parts)),
-        tuple(rows[:0] if k < knowing else rows for k, rows in enumerate(parts)),
+        tuple(rows[known] for rows, known in zip(parts, is_known, strict=True)),
+        tuple(rows[~known] for rows, known in zip(parts, is_known, strict=True)),
     )
 
 
 def shuffle_classes(labels: NDArray[np.int64], num_classes: int, seed: int = LABEL_SEED) -> list[Index]:
-    """Return the rows of each class in random order."""
-    if len(labels) and not (labels.min() >= 0 and labels.max() < num_classes):
+    """Return the rows of each class in random order, then those of unknown class if there are any."""
+    if len(labels) and not (labels.min() >= UNKNOWN and labels.max() < num_classes):
         raise UserError(f"labels are from {labels.min()} to {labels.max()}, expected 0 to {num_classes - 1}")
     random = RandomState(seed)
-    return [random.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
+    order = [random.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
+    unknown_rows = np.flatnonzero(labels == UNKNOWN)
+    return [*order, random.permutation(unknown_rows)] if len(unknown_rows) else order
 
 
 def split_labels(
@@ -137,8 +146,12 @@ def split_labels(
     seed: int = LABEL_SEED,
     further: Sequence[int] | None = None,
 ) -> tuple[list[Index], list[Index]]:
-    """Return rows of each class in random order, cut into labeled ones, and the next `further` or all others."""
+    """Return rows of each class in random order, cut into labeled ones, and the next `further` or all others.
+
+    If the class of some images is unknown, both lists end with these: with none labeled and all unlabeled.
+    """
     order = shuffle_classes(labels, num_classes, seed)
+    order, without_label = order[:num_classes], order[num_classes:]
     counts = [len(rows) for rows in order]
     if isinstance(per_class, int):
         check_per_class(per_class, counts)
@@ -149,7 +162,8 @@ def split_labels(
             rest = f" and {end - first} more" if further is not None else ""
             raise UserError(f"class {c} has {counts[c]} images, too few for {first} labeled{rest}; use fewer images")
     cuts = list(zip(order, per_class, ends, strict=True))
-    return [rows[:n] for rows, n, _ in cuts], [rows[n:end] for rows, n, end in cuts]
+    labeled, unlabeled = [rows[:n] for rows, n, _ in cuts], [rows[n:end] for rows, n, end in cuts]
+    return labeled + [rows[:0] for rows in without_label], unlabeled + without_label
 
 
 def check_per_class(number: int, counts: Sequence[int]) -> None:
@@ -234,7 +248,8 @@ def members(groups: Iterable[int]) -> list[list[int]]:
 
 
 def class_counts(parts: Sequence[Index], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.int64]:
-    """Return the number of each client's images of each class, [K, C]."""
+    """Return the number of each client's images of each known class, [K, C]."""
+    parts = [rows[labels[rows] != UNKNOWN] for rows in parts]
     client = np.repeat(np.arange(len(parts)), [len(rows) for rows in parts])
     place = client * num_classes + labels[np.concatenate(parts)]
     return np.bincount(place, minlength=len(parts) * num_classes).reshape(-1, num_classes).astype(np.int64)
@@ -367,6 +382,25 @@ def _feed(labeled: list[Index], unlabeled: list[Index]) -> Partition:
     return Partition(tuple(labeled), tuple(unlabeled))
 
 
+def _natural(labeled: list[Index], unlabeled: list[Index], clients: int, mix: Mix) -> Partition:
+    """Give each client images of one origin. Clients of the same origin share its images evenly, class after class."""
+    origins, number = mix.origins, int(mix.origins.max()) + 1
+    if clients < number:
+        found = f"{several(clients, 'client')} cannot be divided among {several(number, 'natural site')}"
+        raise UserError(f"partition.kind = 'natural': {found}")
+
+    def spread(rows: list[Index]) -> list[Index]:
+        flat = np.concatenate(rows)
+        parts = [flat[:0]] * clients
+        for origin in range(number):
+            own, holders = flat[origins[flat] == origin], range(origin, clients, number)
+            for place, k in enumerate(holders):
+                parts[k] = own[place :: len(holders)]
+        return parts
+
+    return _feed(spread(labeled), spread(unlabeled))
+
+
 def _iid(labeled: list[Index], unlabeled: list[Index], clients: int, mix: Mix) -> Partition:
     """Deal like cards, class after class: class counts and sizes differ by at most one between clients."""
     x, u = np.concatenate(labeled), np.concatenate(unlabeled)
@@ -384,6 +418,7 @@ DEALS: dict[str, Deal] = {
     "balanced-dirichlet": _balanced,
     "shards": _shards,
     "iid": _iid,
+    "natural": _natural,
 }
 
 

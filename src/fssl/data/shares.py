@@ -7,7 +7,12 @@ from ..errors import UserError, several, unknown
 
 MIN_ALPHA = 0.01  # below, both of two gamma draws underflow to 0 often enough to matter (24 % at 0.001)
 HAVE_ALPHA = ("paired-dirichlet", "dirichlet", "balanced-dirichlet")
-MAY_LACK_LABELS = ("dirichlet", "balanced-dirichlet", "shards")  # in which clients of "all-clients" may have none
+MAY_LACK_LABELS = (
+    "dirichlet",
+    "balanced-dirichlet",
+    "shards",
+    "natural",
+)  # in which clients of "all-clients" may have none
 WHO = ("all-clients", "few-clients", "knowing-clients", "server")
 SOME = ("few-clients", "knowing-clients")  # labels are at a given number of clients
 

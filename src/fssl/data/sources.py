@@ -42,6 +42,10 @@ def load(name: str, dir: Path | None = None, how: Loading = ALONE, fit: Fit = "r
 
         read = load_classes if facts.is_dealt else load_federation
         return read(dir, Agreed(**{"dataset": name, **options}), how)
+    if facts.package:
+        from .elpv import load_elpv
+
+        return load_elpv(replace(facts, **options), dir, how)
     if options:
         raise UserError(
             f"dataset '{name}' has no options; only synthetic and folders have (given: {', '.join(options)})"
@@ -68,6 +72,10 @@ def missing(name: str, dir: Path | None = None) -> str:
     facts = card(name)
     if facts.is_embedded or facts.is_folder:
         return ""
+    if facts.package:
+        from .elpv import lacking_elpv
+
+        return lacking_elpv(dir)
     from .idx import find_idx
     from .parquet import lacking_files
 

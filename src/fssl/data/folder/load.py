@@ -16,7 +16,7 @@ from ...errors import ProblemsError, shortened
 from ...system.files import read_json, short_sum, write_atomic
 from ...system.workers import forked, map_pieces
 from ..cache import ALONE, Loading, cache_folder, cached_images, disk_errors
-from ..cards import Agreed, Card
+from ..cards import UNKNOWN, Agreed, Card
 from ..dataset import Dataset, Split
 from ..partition import Partition
 from .listing import File, Listing, is_site, list_classes, list_federation, list_server, list_site, listed, of_all
@@ -29,7 +29,6 @@ BATCH = 1024  # images decoded between two writes
 Decoded = tuple[NDArray[np.uint8], NDArray[np.bool_]]  # images, and whether each could be read
 PIECE = 16  # images per task of a decoding process
 BAD = ".bad.json"  # the suffix, instead of .npy, of a list of unreadable files
-UNKNOWN = -1  # the label of an unlabeled image
 
 
 def load_federation(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset:
