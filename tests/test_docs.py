@@ -49,6 +49,7 @@ from fssl.methods.names import METHODS, PLUGINS, build_method, settings_of
 from fssl.models import Head, NormReLU
 from fssl.paper.scoreboard import draw_board
 from fssl.paper.tables import DPI
+from fssl.records.layout import IMAGENET
 from fssl.reports.compare import Comparison
 from fssl.reports.drawing import render, settings
 from fssl.reports.runs import Run
@@ -57,6 +58,7 @@ from helpers.command import exit_code
 from helpers.generated import OF_METHODS, Generated
 from helpers.method_facts import facts_text
 from helpers.pages import FENCE, Block, blocks_of, commands_of
+from helpers.pretrained import install_weights
 from helpers.results_page import RESULTS
 
 ROOT = Path(__file__).parents[1]
@@ -200,6 +202,10 @@ def accepted(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> object:
             remove_stand_in(Path(words[words.index("--out") + 1]))
         words = [*words, "--dry-run"]
         for start in [word.partition("=")[2] for word in words if word.startswith("model.start=")]:
+            if start == IMAGENET:
+                install_weights(Path("site"))
+                monkeypatch.syspath_prepend(Path("site").resolve())
+                continue
             for path in {Path(start.replace("{seed}", seed)) for seed in "789"}:  # runs that are only planned
                 stand_in(path.parent if path.suffix else path)
     if words[0] == "figures":

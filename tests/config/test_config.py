@@ -252,7 +252,7 @@ def test_overrides_are_toml_or_text_and_leave_the_original_alone() -> None:
 
 
 def test_an_alpha_is_rejected_with_a_split_that_has_none() -> None:
-    assert {*HAVE_ALPHA, "shards", "iid"} == {*schema_of(PartitionChoice)["kind"].options}
+    assert {*HAVE_ALPHA, "shards", "iid", "natural"} == {*schema_of(PartitionChoice)["kind"].options}
     has_none = "has no effect with partition.kind = 'iid'; remove it, or use 'paired-dirichlet' or 'dirichlet' or"
     for alpha in ("0.5", "1"):  # also the default, since it was given on purpose
         with pytest.raises(UserError, match=rf"partition.alpha = {alpha} {has_none}"):
@@ -622,7 +622,7 @@ def test_a_difference_of_runs_is_called_by_what_others_follow_from() -> None:
 
 
 ROUNDS = {"cifar10": 300, "cifar100": 500, "svhn": 150, "cinic10": 400}  # of the paper
-ROUNDS |= {"digits": 30, "synthetic": 30, "folder": 100, "imagefolder": 100, "fmnist": 150}
+ROUNDS |= {"digits": 30, "synthetic": 30, "folder": 100, "imagefolder": 100, "fmnist": 150, "elpv": 100}
 
 
 def test_every_dataset_has_a_configuration_with_its_rounds() -> None:

@@ -17,8 +17,9 @@ from fssl.models.norm import make_norm
 from fssl.records.layout import IMAGENET_FILE, IMAGENET_PACKAGE
 from fssl.start import read_weights
 from fssl.system.packages import package_folder
-from fssl.types import State, Weights
+from fssl.types import Weights
 from helpers.command import SMALL, Fssl, records
+from helpers.pretrained import install_weights
 from helpers.small import tiny_config
 
 NAME = "model.name=efficientnet-lite0"
@@ -60,31 +61,10 @@ def logits(net: Net, weights: Weights, size: int) -> Tensor:
         return net.infer(weights, images(size, net.channels)).logits
 
 
-def published_name(ours: str) -> str:
-    """The name of a tensor in the published file."""
-    if not ours.startswith("blocks."):
-        for layer, theirs in {"stem.conv": "_conv_stem", "stem.bn": "_bn0", "last.conv": "_conv_head"}.items():
-            ours = ours.replace(layer, theirs)
-        return ours.replace("last.bn", "_bn1").replace("head.linear", "_fc")
-    _, number, part, layer, last = ours.split(".")
-    norm = {"expand": "_bn0", "depthwise": "_bn1", "project": "_bn2"}[part]
-    return f"_blocks.{number}.{f'_{part}_conv' if layer == 'conv' else norm}.{last}"
-
-
-def as_published(weights: Weights) -> State:
-    """The file's content for these weights."""
-    named = {published_name(name): t for tree in weights for name, t in tree.items()}
-    return {**named, "_bn0.num_batches_tracked": torch.tensor(3)}
-
-
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weights:
     """A made-up package `pretrained`; its weights are returned."""
-    file = tmp_path / "site" / IMAGENET_PACKAGE / IMAGENET_FILE
-    file.parent.mkdir(parents=True)
-    (file.parents[1] / "__init__.py").write_text("raise ImportError('read as files, never imported')")
-    weights = build_net("efficientnet-lite0", 3, 1000, 4, seed=5).first
-    torch.save(as_published(weights), file)
+    weights = install_weights(tmp_path / "site")
     monkeypatch.syspath_prepend(tmp_path / "site")
     return weights
 
