@@ -8,6 +8,7 @@ from torch import Tensor
 State = dict[str, Tensor]
 # In the extras of a batch; those of BY_CLASS [C] are for the loss of labeled images, each with the setting it needs.
 CLASS_WEIGHTS, LOG_PRIOR, HAS_UNLABELED = "class_weights", "log_prior", "has_unlabeled"
+DROPOUT = "dropout"  # the number [] of which a step's masks are made, for networks that may have dropout
 BY_CLASS = {CLASS_WEIGHTS: "train.class_weights", LOG_PRIOR: "train.logit_adjustment"}
 
 

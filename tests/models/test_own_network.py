@@ -35,8 +35,12 @@ def same(channels, classes, width):
 def groups(channels, classes, width):
     return Base(channels, classes, nn.GroupNorm(2, 8))
 
+class Dropped(nn.Module):
+    def forward(self, x):
+        return nn.functional.dropout(x, 0.5, self.training)
+
 def dropout(channels, classes, width):
-    return Base(channels, classes, nn.Dropout(0.5))
+    return Base(channels, classes, Dropped())
 
 def counter(channels, classes, width):
     net = Base(channels, classes)
@@ -189,7 +193,7 @@ def test_the_batch_counter_is_dropped() -> None:
         ("net.py:headlong", "network 'net.py:headlong': its head is frozen; set requires_grad"),
         ("net.py:lazy", "'norm.weight' has no shape yet; give the layer its number of inputs"),
         ("net.py:counter", "buffer 'seen' is torch.int64, which clients cannot average"),
-        ("net.py:dropout", "draws random numbers (dropout?)"),
+        ("net.py:dropout", "draws random numbers: the same images give other logits; use layers such as nn.Dropout"),
         ("net.py:narrow", "for 4 images logits are [4, 9], expected [4, 10]"),
         ("net.py:logits_only", "cannot be called with images [4, 1, 8, 8]"),
         ("net.py:greedy", "cannot be called with images [4, 1, 8, 8]: RuntimeError"),

@@ -244,6 +244,14 @@ class Model:
     stem: Annotated[
         Literal["cifar", "imagenet"], "resnet18: a 3x3 convolution, or 7x7 and max pooling, both with stride 2"
     ] = "cifar"
+    dropout: Annotated[
+        float, Range(0.0, 0.99), "share of the last layer's inputs set to 0 in a step: `efficientnet-lite0` and timm's"
+    ] = 0.0
+    drop_path: Annotated[
+        float,
+        Range(0.0, 0.99),
+        "stochastic depth: probability to skip an image's last block, less for earlier ones: the same networks",
+    ] = 0.0
     digest: Annotated[str | None, BY_A_RUN, "checksum of the function and what it uses"] = None
     start: Annotated[
         str,

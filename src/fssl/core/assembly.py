@@ -6,13 +6,13 @@ from typing import Any
 from torch import nn
 
 from ..config import Config, Model
-from ..config.settings import PRETRAINED
+from ..config.settings import NETWORKS, PRETRAINED
 from ..data.cards import Card
 from ..errors import UserError
 from ..methods.base import Method
 from ..methods.names import FROM_LABELS
 from ..methods.optimizers import AdamW, Optimizer, Sgd
-from ..models import Net, Trainable, build_module, build_net, digest_of_tensors, narrowed
+from ..models import USUAL_LAYERS, Net, Trainable, build_module, build_net, digest_of_tensors, narrowed
 from ..models.trainable import ALL
 from ..probes.training import LabelProbe, Probe, losses_only
 from ..training.plan import Recipe
@@ -86,6 +86,7 @@ def usual_recipe(config: Config, card: Card) -> Recipe:
         schedule=config.schedule,
         classes=card.num_classes,
         labels_alone=train.labels_alone,
+        drops=may_drop(config.model),
     )
 
 
@@ -142,9 +143,19 @@ def make_module(config: Config, card: Card) -> nn.Module:
 
 def choices(model: Model, card: Card) -> dict[str, Any]:
     """Return the arguments that only some networks take: the user's choices, and facts about the images."""
-    return {"norm": model.norm, "stem": model.stem, "size": card.size}
+    return {**options(model), "size": card.size}
+
+
+def options(model: Model) -> dict[str, Any]:
+    """Return the layers that not all networks let a user choose."""
+    return {key: getattr(model, key) for key in USUAL_LAYERS}
+
+
+def may_drop(model: Model) -> bool:
+    """Return whether the network may have dropout: by a setting, or as a user's or timm's."""
+    return bool(model.dropout or model.drop_path) or model.name not in NETWORKS
 
 
 def is_untried(model: Model) -> bool:
     """Return whether a network may not fit: a user's, timm's, or one with an option that not all networks have."""
-    return model.name not in ALWAYS_FIT or (model.norm, model.stem) != ("batch", "cifar")
+    return model.name not in ALWAYS_FIT or options(model) != USUAL_LAYERS

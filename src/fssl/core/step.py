@@ -13,7 +13,7 @@ from ..models import Net
 from ..probes.tally import STEPS, Layout
 from ..probes.training import Probe
 from ..training.plan import Recipe
-from ..types import Batch, Draw, Local, Payload, State, Sweep, Trace
+from ..types import DROPOUT, Batch, Draw, Local, Payload, State, Sweep, Trace
 
 
 class Shown(NamedTuple):
@@ -109,7 +109,9 @@ class StepMaker:
 
         def learn(payload: Payload, local: Local, tally: Tensor, shown: Shown) -> tuple[Local, Tensor]:
             batch, truth = shown
+            net.masks.begin(batch.extras.get(DROPOUT))
             local, trace = method.step(net, payload, local, batch)
+            net.masks.begin(None)
             if chooses:  # `look` measures labels, on the whole pool
                 trace = trace._replace(votes={})
             new = layout.pack(probe(trace, truth))

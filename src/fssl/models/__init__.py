@@ -1,6 +1,6 @@
 """Networks, called with explicit weights."""
 
-from .net import CLASSIFIER, MODELS, Net, Out, build_module, build_net, switch_tf32_off
+from .net import CLASSIFIER, MODELS, USUAL_LAYERS, Net, Out, build_module, build_net, switch_tf32_off
 from .norm import NormReLU, has_kernels, norm_relu, switch_kernels
 from .resnet import Head
 from .trainable import Trainable, digest_of_tensors, narrowed
@@ -8,6 +8,7 @@ from .trainable import Trainable, digest_of_tensors, narrowed
 __all__ = [
     "CLASSIFIER",
     "MODELS",
+    "USUAL_LAYERS",
     "Head",
     "Net",
     "NormReLU",

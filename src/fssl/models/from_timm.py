@@ -15,10 +15,10 @@ PREFIX = "timm:"
 class TimmNet(nn.Module):
     """A timm network up to its features, followed by fssl's head."""
 
-    def __init__(self, body: Any, channels: int, classes: int) -> None:
+    def __init__(self, body: Any, classes: int, dropout: float) -> None:
         super().__init__()
         self.body, self.classifier = body, str(body.default_cfg.get("classifier") or "")
-        self.head = Head(getattr(body, "head_hidden_size", None) or body.num_features, classes)
+        self.head = Head(getattr(body, "head_hidden_size", None) or body.num_features, classes, dropout)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         feature, logits = self.head(self.body(x))
@@ -39,18 +39,21 @@ def find_timm(name: str) -> Callable[..., nn.Module]:
         hint = f"; did you mean {' or '.join(f'{PREFIX}{other}' for other in near)}?" if near else ""
         raise UserError(f"network '{name}' is unknown to timm {timm.__version__}{hint}")
 
-    def build(channels: int, classes: int, width: int, size: int = 224) -> TimmNet:
+    def build(
+        channels: int, classes: int, width: int, size: int = 224, dropout: float = 0.0, drop_path: float = 0.0
+    ) -> TimmNet:
         if width != 4:
             raise UserError(f"model.width = {width}: network '{name}' has a single width; remove it")
         facts = timm.get_pretrained_cfg(known)
         fixed = {"img_size": size} if facts and facts.fixed_input_size else {}  # else any size works
+        given = fixed | ({"drop_path_rate": drop_path} if drop_path else {})
         try:
-            body = timm.create_model(known, pretrained=False, num_classes=0, in_chans=channels, **fixed)
+            body = timm.create_model(known, pretrained=False, num_classes=0, in_chans=channels, **given)
         except Exception as error:  # timm raises errors of many types
             raise UserError(
                 f"network '{name}' cannot be built for images of {size} pixels: {error_text(error)}"
             ) from error
-        return TimmNet(body, channels, classes)
+        return TimmNet(body, classes, dropout)
 
     return build
 

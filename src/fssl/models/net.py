@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from ..errors import UserError
+from ..errors import UserError, as_typed
 from ..system.user_code import build, find_function, is_users, remember
 from ..types import State, Weights, clone
+from .dropout import with_planned_masks
 from .efficientnet import EfficientNetLite0
 from .from_timm import PREFIX, find_timm
 from .lenet import SimpleCnn
@@ -33,7 +34,8 @@ MODELS: dict[str, Builder] = {
     "simple-cnn": SimpleCnn,
     "efficientnet-lite0": EfficientNetLite0,
 }
-USUAL_LAYERS = {"norm": "batch", "stem": "cifar"}  # assumed for a network without the choice
+# Assumed for a network without the choice; a network's own dropout stays unless a setting changes it.
+USUAL_LAYERS = {"norm": "batch", "stem": "cifar", "dropout": 0.0, "drop_path": 0.0}
 
 
 def find_network(name: str) -> Builder:
@@ -107,8 +109,9 @@ class Net:
         self.frozen: State = {}  # constants of a network of which only a part trains, see trainable.py
         self.adapted: tuple[str, ...] = ()  # names of its matrices with an adapter
         self._names = [[*tree] for tree in self.first]
-        self._training, self._evaluation = Borrower(weightless(module).train()), Borrower(weightless(module).eval())
-        self._measuring = Borrower(forgetful(weightless(module).train()))
+        training, self.masks = with_planned_masks(weightless(module).train())
+        self._training, self._evaluation = Borrower(training), Borrower(weightless(module).eval())
+        self._measuring = Borrower(forgetful(with_planned_masks(weightless(module).train())[0]))
         self.running = running_statistics(module)
         self.drawn: Callable[[int], Weights] = lambda seed: (
             self.first
@@ -141,12 +144,17 @@ class Net:
         if shapes != [[4, self.classes]] * 2:
             raise UserError(f"network '{self.name}': for 4 images logits are {shapes[0]}, expected {[4, self.classes]}")
         if not torch.equal(first.logits, second.logits):
-            raise UserError(f"network '{self.name}' draws random numbers (dropout?): the same images give other logits")
+            raise UserError(
+                f"network '{self.name}' draws random numbers: the same images give other logits; use layers such as"
+                " nn.Dropout, whose masks fssl plans, instead of functions"
+            )
 
     def copy(self) -> "Net":
         """Return the same network for another thread, without calling its builder again."""
         other = copy(self)
-        for mode in ("_training", "_evaluation", "_measuring"):
+        training, other.masks = deepcopy((self._training.module, self.masks))
+        other._training = Borrower(training)
+        for mode in ("_evaluation", "_measuring"):
             setattr(other, mode, Borrower(deepcopy(getattr(self, mode).module)))
         return other
 
@@ -198,7 +206,8 @@ class Net:
 
         Args:
             weights: The weights to compute with, unchanged by the call.
-            views: Images [B, C, H, W] of one or more views; BatchNorm treats them as one batch.
+            views: Images [B, C, H, W] of one or more views; BatchNorm treats them as one batch. Dropout is off outside
+                of planned steps.
 
         Returns:
             The updated buffers (BatchNorm's statistics), and logits and features of each view.
@@ -280,7 +289,7 @@ def build_net(
     """Return a network by its name, with the weights of its builder after seeding PyTorch with `seed`.
 
     The builder is called once, on ordinary tensors: it may copy layers, or load weights from a file. `choices` are
-    `norm`, `stem` and the images' `size`, see `build_module`.
+    `norm`, `stem`, `dropout`, `drop_path` and the images' `size`, see `build_module`.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -296,8 +305,11 @@ def build_module(name: str, channels: int, classes: int, width: int, **choices: 
     offered = build(signature, "network", name, builder).parameters  # some classes in C have none
     for key, usual in USUAL_LAYERS.items():
         if key not in offered and choices.get(key, usual) != usual:
-            raise UserError(f"model.{key} = '{choices[key]}': network '{name}' has no such choice; remove it")
-    taken = {key: value for key, value in choices.items() if key in offered}
+            raise UserError(
+                f"model.{key} = {as_typed(choices[key])}: network '{name}' has no such choice; remove it"
+            )
+    unused = {key for key in ("dropout", "drop_path") if not choices.get(key)}
+    taken = {key: value for key, value in choices.items() if key in offered and key not in unused}
     module = build(builder, "network", name, channels, classes, width, **taken)
     if not isinstance(module, nn.Module):
         raise UserError(f"network '{name}' is {type(module).__name__!r}, expected a torch.nn.Module")

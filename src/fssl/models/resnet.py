@@ -35,6 +35,7 @@ class Head(nn.Module):
     Args:
         features: Channels of the feature maps.
         classes: Number of classes; the linear layer has a row for each.
+        dropout: Share of the features that the linear layer does not see in a step of training.
 
     Returns:
         Features [B, features] and logits [B, classes], when called with maps [B, features, H, W] or with
@@ -46,14 +47,15 @@ class Head(nn.Module):
         (torch.Size([2, 16]), torch.Size([2, 10]))
     """
 
-    def __init__(self, features: int, classes: int) -> None:
+    def __init__(self, features: int, classes: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.linear = nn.Linear(features, classes)
+        self.dropout = nn.Dropout(dropout) if dropout else None
 
     def forward(self, maps: Tensor) -> tuple[Tensor, Tensor]:
         with torch.autocast(maps.device.type, enabled=False):
             feature = maps.float() if maps.ndim == 2 else maps.float().mean((2, 3))
-            return feature, self.linear(feature)
+            return feature, self.linear(self.dropout(feature) if self.dropout else feature)
 
 
 class Block(nn.Module):

@@ -14,10 +14,11 @@ from ..data.cards import Card
 from ..data.partition import Partition
 from ..errors import UserError
 from ..seeds import stream
-from ..types import CLASS_WEIGHTS, HAS_UNLABELED, LOG_PRIOR, Clock, Counts, Draw, Orders, State, Sweep, Task
+from ..types import CLASS_WEIGHTS, DROPOUT, HAS_UNLABELED, LOG_PRIOR, Clock, Counts, Draw, Orders, State, Sweep, Task
 from .schedule import Schedule
 
 Rows = NDArray[np.int64]
+DRAWN_BELOW = 2**31  # of the numbers from which dropout makes its masks
 LEAST_SHARE = 1e-12  # of a class, in a logarithm
 DrawNumbers = Callable[[np.random.Generator, int], NDArray[np.float64]]  # of so many steps, [steps, ...]
 
@@ -132,6 +133,7 @@ class Recipe:
         chooses: Train on the images that the method's `chosen` selects. They come first in every epoch;
             `batch.extras["real"]` is 1 for them, else 0. Needs sweep=True, epoch="pool" and one group.
         numbers: A function of a generator and a number of steps; the batch has its numbers as `extras["numbers"]`.
+        drops: Draw a number for each step, of which the network's dropout makes its masks.
         schedule: The learning rate over the run.
         classes: The number of classes.
     """
@@ -150,6 +152,7 @@ class Recipe:
     sweep: bool = False
     chooses: bool = False
     numbers: DrawNumbers | None = None
+    drops: bool = False
     schedule: Schedule = Schedule()  # noqa: RUF009 (a frozen value)
     classes: int = 10
 
@@ -283,6 +286,8 @@ def plan_extras(site: Site, recipe: Recipe, named: Callable[[str], np.random.Gen
             )
         extras["numbers"] = torch.from_numpy(numbers.astype(np.float32))
     extras |= {name: torch.from_numpy(np.tile(numbers, (shape[0], 1))) for name, numbers in site.by_class.items()}
+    if recipe.drops:
+        extras[DROPOUT] = torch.from_numpy(named("dropout").integers(DRAWN_BELOW, size=shape[:1]))
     if recipe.labels_alone:
         extras[HAS_UNLABELED] = torch.full(shape[:1], float(len(site.labeled) < len(site.pool)))
     if recipe.chooses:
