@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import UserError, several, unknown
 from .cards import UNKNOWN
-from .shares import HAVE_ALPHA, MIN_ALPHA, Terms, check_shards, check_shares, check_label_holders
+from .shares import HAVE_ALPHA, MIN_ALPHA, Terms, check_label_holders, check_shards, check_shares
 
 Index = NDArray[np.int64]
 
