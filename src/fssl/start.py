@@ -97,11 +97,11 @@ def first_weights(config: Config, card: Card, net: Net) -> Fitted:
     check_unchanged(
         f"model.start = '{place}'", digest_at(place), "model.start_digest", model.start_digest, "start from"
     )
-    start = read_weights(place)
+    start, shown = read_weights(place), str(place)
     if model.start == IMAGENET:
-        start = StartFile(as_pretrained(start.tensors, net), imagenet_facts(net.channels))
-    fitted = fit_weights(net, start.tensors, str(place), model.start_partial)
-    return fitted._replace(notes=[*fitted.notes, *training_differences(start.facts, card, str(place))])
+        start, shown = StartFile(as_pretrained(start.tensors, net), imagenet_facts(net.channels)), IMAGENET
+    fitted = fit_weights(net, start.tensors, shown, model.start_partial)
+    return fitted._replace(notes=[*fitted.notes, *training_differences(start.facts, card, shown)])
 
 
 def as_pretrained(published: State, net: Net) -> State:
@@ -119,8 +119,8 @@ def as_pretrained(published: State, net: Net) -> State:
 
 
 def imagenet_facts(channels: int) -> dict[str, Any]:
-    """Return the normalization that the weights for ImageNet were trained with: (pixel - 127) / 128."""
-    return {"mean": [127 / 255] * channels, "std": [128 / 255] * channels}
+    """Return the normalization that the weights for ImageNet were trained with."""
+    return {"mean": [0.498] * channels, "std": [0.502] * channels}  # (pixel - 127) / 128
 
 
 def read_weights(place: Path) -> StartFile:

@@ -133,8 +133,16 @@ def test_a_run_starts_from_the_installed_weights_with_its_own_head(package: Weig
         for name, tensor in tree.items():
             assert torch.equal(tensor, (own if name.startswith("head.") else installed_tree)[name]), name
     (note,) = experiment.start.notes
-    assert "was trained with mean [0.498" in note
-    assert note.endswith("but this run normalizes with mean [0.5, 0.5, 0.5] and std [0.25, 0.25, 0.25]")
+    assert note == (
+        "model.start = 'imagenet' was trained with mean [0.498, 0.498, 0.498] and std [0.502, 0.502, 0.502],"
+        " but this run normalizes with mean [0.5, 0.5, 0.5] and std [0.25, 0.25, 0.25]"
+    )
+
+
+@pytest.mark.usefixtures("package")
+def test_the_published_normalization_needs_no_note() -> None:
+    published = ("data.mean=[0.498, 0.498, 0.498]", "data.std=[0.502, 0.502, 0.502]")
+    assert prepare(tiny_config("data.name=cifar10", *PRETRAINED, *published)).start.notes == []
 
 
 def test_gray_images_are_seen_as_three_equal_channels(package: Weights) -> None:
