@@ -1,11 +1,13 @@
 """Choose the devices and the precision of a run."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from ..config import Config
 from ..errors import UserError
+from ..system.machine import forget_peak, peak_of_process
 
 
 def choose_devices(config: Config) -> list[torch.device]:
@@ -61,3 +63,20 @@ def device_facts(device: torch.device) -> dict[str, Any]:
         "cuda": torch.version.cuda if cuda else None,
         "threads": torch.get_num_threads(),
     }
+
+
+def forget_peaks(devices: Sequence[torch.device]) -> None:
+    """Start the peaks of memory anew: an earlier run of this process does not count."""
+    forget_peak()
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_memory(devices: Sequence[torch.device]) -> dict[str, int]:
+    """Return the peak so far, in bytes: of the tensors on the fullest GPU, or on a CPU of this process.
+
+    Reading it is a call of the allocator, which waits for nothing.
+    """
+    gpus = [torch.cuda.max_memory_allocated(device) for device in devices if device.type == "cuda"]
+    return {"gpu_memory": max(gpus)} if gpus else {"process_memory": peak_of_process()}

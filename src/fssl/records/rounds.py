@@ -29,6 +29,7 @@ OF_TAIL = {  # the same of a long tail, by how many labels classes have
     "last_third": "recall of the last third of classes",
 }
 ALL_MEASURES = MEASURES | OF_TAIL
+MEMORY = {"gpu_memory": "peak memory of the GPU", "process_memory": "peak memory of the process"}
 NamedSums = Mapping[str, NDArray[np.float64]]
 Line = dict[str, Any]  # the known values of a round, or of a run
 L = TypeVar("L", bound=Mapping[str, Any])
@@ -120,6 +121,7 @@ def summarize(lines: Sequence[Mapping[str, Any]], headline: str, measure: str = 
         "seconds_per_round": float(np.median(seconds)),
         "seconds_per_round_p90": float(np.quantile(seconds, 0.9)),
         "seconds": float(np.sum(seconds)),
+        **{name: max(peaks) for name in MEMORY if (peaks := [t[name] for line in lines if name in (t := line["timing"])])},
     }
     return out
 

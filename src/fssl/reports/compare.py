@@ -11,9 +11,10 @@ from rich.console import Console
 
 from ..console import say, setting_text
 from ..errors import UserError, several, shortened
-from ..records.rounds import ALL_MEASURES, MEASURES, OF_TAIL
+from ..records.rounds import ALL_MEASURES, MEASURES, MEMORY, OF_TAIL
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file
+from .costs import peak_memory
 from .drawing import (
     PAGE,
     band,
@@ -227,7 +228,9 @@ def footer(tasks: Mapping[str, Groups], by: str) -> str:
     most = sorted({*map(last_rounds, runs)})
     rounds = " or ".join([*map(str, most[:-1]), several(most[-1], "round")])
     others = ")" if by else f"; last round), labels right and used (mean of the last {rounds})"
-    return f"In percent: test {MEASURES[runs[0][0].measure]} (mean of the last {rounds}{others}."
+    kinds = {memory.kind for members in runs for run in members if (memory := peak_memory([run]))}
+    about = "" if by or not kinds else f" GiB: {' or '.join(MEMORY[kind] for kind in MEMORY if kind in kinds)}."
+    return f"In percent: test {MEASURES[runs[0][0].measure]} (mean of the last {rounds}{others}.{about}"
 
 
 def signs(overviews: Iterable[Grid]) -> list[str]:
@@ -285,8 +288,8 @@ def runs_table(tasks: dict[str, Groups]) -> tuple[list[str], list[dict[str, Any]
         }
         for each, mine in zip(runs, chosen, strict=True)
     ]
-    of_tail = [name for name in OF_TAIL if any(late(run, number(name)) is not None for *_, run in runs)]
-    return [*RUN_FIELDS, *of_tail, *own, *varying], rows
+    some = [name for name in (*OF_TAIL, "memory") if any(row[name] is not None for row in rows)]
+    return [*RUN_FIELDS, *some, *own, *varying], rows
 
 
 def run_record(title: str, name: str, run: Run) -> dict[str, Any]:
@@ -295,6 +298,8 @@ def run_record(title: str, name: str, run: Run) -> dict[str, Any]:
     smooth = {"ema_result": late(run, number(f"ema_{run.measure}"))}
     smooth |= {measure: late(run, number(measure)) for measure in ALL_MEASURES}
     quality = {key: late(run, percent(key)) for key in ("pl_accuracy", "utilization")}
+    memory = peak_memory([run])
+    smooth["memory"] = None if memory is None else memory.num_bytes
     source = {"commits": " ".join(run.commits), "folder": run.path}
     return {"task": title, "method": name, "seed": run.config.seed, **numbers, **smooth, **quality, **source}
 

@@ -11,6 +11,7 @@ from ..config.conditions import chosen_parts
 from ..console import setting_text
 from ..errors import UserError, escape_unprintable, several, unknown
 from ..records.rounds import MEASURES
+from .costs import peak_memory
 from .formats import Grid, latex, some_columns
 from .groups import comparable_settings, peers, seeds_text, varying_settings
 from .runs import Run, is_number, label_quality, late, number, own_metrics, spread, value
@@ -27,7 +28,7 @@ from .verdicts import (
 )
 
 Groups = dict[str, list[Run]]
-NOT_PRINTED = ("seeds", "s/round")  # columns of the screen that the LaTeX table omits
+NOT_PRINTED = ("seeds", "s/round", "GiB")  # columns of the screen that the LaTeX table omits
 
 
 def make_overview(groups: Groups) -> Grid:
@@ -35,9 +36,23 @@ def make_overview(groups: Groups) -> Grid:
     most = last_rounds(run for runs in groups.values() for run in runs)
     names = by_result(groups)
     own = own_metrics(run for runs in groups.values() for run in runs)
-    rows = [[*row(name, groups[name]), *(late_spread(groups[name], metric) for metric in own)] for name in names]
+    more = ["GiB"] if any(peak_memory([run]) for runs in groups.values() for run in runs) else []
+    rows = [
+        [
+            *row(name, groups[name]),
+            *[gibibytes(groups[name])][: len(more)],
+            *(late_spread(groups[name], metric) for metric in own),
+        ]
+        for name in names
+    ]
     best = {(names.index(name), 2): 1 for name in leaders(groups)}
-    return Grid(["method", "seeds", f"last {most}", "last", "right", "used", "s/round", *own], rows, best)
+    return Grid(["method", "seeds", f"last {most}", "last", "right", "used", "s/round", *more, *own], rows, best)
+
+
+def gibibytes(runs: list[Run]) -> str:
+    """Return the peak memory of a setting's runs as text; a dash if it was not recorded."""
+    memory = peak_memory(runs)
+    return f"{memory.gib:.2f}" if memory else "–"
 
 
 def late_spread(runs: list[Run], metric: str) -> str:

@@ -9,13 +9,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ..console import say
+from ..console import say, size_text
 from ..errors import UserError, nearest, several
 from ..records.layout import BEST
-from ..records.rounds import ALL_MEASURES, MEASURES
+from ..records.rounds import ALL_MEASURES, MEASURES, MEMORY
 from ..records.start_checks import resume_error
 from ..records.store import RunFolder
 from .classes import class_remarks
+from .costs import costs_of
 from .groups import dataset_name, shown_name
 from .overview import parts_of_round, seconds_per_round
 from .runs import (
@@ -142,7 +143,17 @@ def run_facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "seconds per round (median)", seconds_per_round([run])
     if parts := parts_of_round(run):
         yield "of these", parts
+    yield from cost_facts(run)
     yield "commit", ", ".join(map(start_text, source_changes(run.sessions))) or source_of({})
+
+
+def cost_facts(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield peak memory and traffic, as far as the run has recorded them."""
+    costs = costs_of(run)
+    if costs.memory:
+        yield MEMORY[costs.memory.kind], size_text(costs.memory.num_bytes)
+    if costs.traffic is not None:
+        yield "sent per round, all clients, both ways", size_text(costs.traffic)
 
 
 def end_facts(run: Run) -> Iterator[tuple[str, str]]:

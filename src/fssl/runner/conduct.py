@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from ..config import Config
-from ..core.device import choose_device, device_facts
+from ..core.device import choose_device, device_facts, forget_peaks
 from ..core.experiment import Experiment
 from ..core.federation import Federation
 from ..core.privacy import privacy_notes
@@ -67,6 +67,7 @@ def run_experiment(
     with closing(folder.lock), explained(config, folder), closing(Logged(listener, config, out)) as logged:
         writer = RunWriter(folder)
         federation, saved = opened(experiment, writer, resume, logged)
+        forget_peaks(federation.devices)
         with closing(make(federation)) as engine:
             if resume:
                 engine.snapshot = resumed(saved, writer, engine, logged)

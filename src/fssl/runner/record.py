@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config import Config
+from ..core.device import peak_memory
 from ..core.evaluate import Test, Tester, headline_norm, make_score, model_facts, read_tested
 from ..core.federation import Federation
 from ..core.images import split_for_clients
@@ -60,7 +61,7 @@ def record(
         line["metrics"] = measure(engine.federation.net.whole(engine.model()), result.round)
     folder.write_probes(result.round, probes)
     timing = {"seconds": result.seconds, "parts": result.parts, "record_seconds": time.perf_counter() - begin}
-    line["timing"] = timing
+    line["timing"] = {**timing, **peak_memory(engine.federation.devices)}
     folder.append(line)
     choice.take(line, engine)
     is_last = result.round == config.rounds or choice.progress.is_over
