@@ -480,7 +480,8 @@ GENERATED = [
     Generated(SETTINGS, "settings", settings_text),
     *OF_METHODS,
     *(Generated(RESULTS / "README.md", name, write) for name, write in results_page.PARTS.items()),
-    Generated(ROOT / "docs" / "benchmark.md", "benchmark", benchmark_page.write),
+    Generated(ROOT / "docs" / "benchmark.md", "benchmark", benchmark_page.count),
+    Generated(ROOT / "docs" / "leaderboard.md", "leaderboard", benchmark_page.leaderboard),
 ]
 
 
@@ -491,6 +492,7 @@ def test_facts_about_methods_are_what_their_builders_declare() -> None:
 def draw_pictures() -> None:
     with settings():
         results_page.BOARD.write_bytes(render(draw_board(results_page.board()), ["png"], DPI)["png"])
+    benchmark_page.draw_picture()
 
 
 @pytest.mark.parametrize("part", GENERATED, ids=lambda part: f"{part.page.parent.name}-{part.name}")

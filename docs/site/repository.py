@@ -11,6 +11,7 @@ OUTSIDE = (
     *("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "RELEASING.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"),
     *("results/README.md", "results/scoreboard.png", "src/fssl/presets/paper/README.md", "src/fssl/bench/reference.py"),
     "src/fssl/label/assign.py",
+    *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "results/benchmark/entries").rglob("*.json"))),
     *(f"examples/{path.name}" for path in sorted((ROOT / "examples").glob("*.py"))),
 )
 OURS = "docs/site/"  # these hooks

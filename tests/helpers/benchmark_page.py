@@ -1,111 +1,147 @@
-"""The generated part of docs/benchmark.md: how many runs are on record, and a table of results for each track.
+"""The entries of our runs below results/benchmark, and what pages show of all entries: a leaderboard for each track.
 
-`python tests/test_docs.py` writes it into the page.
+`make regenerate` writes them.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
 from fssl.catalog.describe import measure_sizes
-from fssl.config import expand, read_toml
 from fssl.core.assembly import make_net
 from fssl.methods.names import build_method
-from fssl.reports.groups import named_groups, seeds_text
-from fssl.reports.runs import Run, commits_of, late, mean_std, number, spread
-from fssl.reports.verdicts import by_result, gains, is_bound, mean_result, verdict
+from fssl.reports.costs import Costs, Memory, costs_of
+from fssl.reports.entries import as_run, entry_of, entry_text, find_entries
+from fssl.reports.formats import as_code
+from fssl.reports.groups import named_groups
+from fssl.reports.leaderboard import Standing, draw, standings, words
+from fssl.reports.runs import Run, commits_of
+from fssl.reports.tracks import TRACKS, planned_runs, track_of
 from helpers.results_page import RESULTS, markdown_table, runs_in
 
-TRACKS = {  # the presets of each track that the page counts
-    "A": ("track-a", "track-a-fedmatch"),
-    "B": ("track-b",),
-    "C": ("track-c",),
-}
-FOLDER = "benchmark"
-NOISE = 1.2  # points by which a run with the same seed moved at most when it was repeated
-HEAD = ["method", "seeds", "accuracy", "smoothed", "GPU seconds", "MB per round", "GiB", "commit"]
+FOLDER = RESULTS / "benchmark"
+ENTRIES = FOLDER / "entries"
+DOCS = RESULTS.parent / "docs"
+PICTURE = DOCS / "leaderboard.png"
+HEAD = ["place", "method", "accuracy", "smoothed", "seconds", "MB per round", "GiB", "device", "commit", "entries"]
 
 
-def planned(track: str) -> int:
-    return sum(len([*expand(read_toml(f"{FOLDER}/{preset}"))]) for preset in TRACKS[track])
+# The entries of our own runs.
 
 
-def on_track(track: str) -> list[Run]:
-    """Return the finished runs of a track."""
-    return [run for run in runs_in(*(f"{FOLDER}/{preset}" for preset in TRACKS[track])) if run.is_finished]
+def our_runs() -> list[Run]:
+    """Return the finished runs below results/benchmark."""
+    presets = [preset for track in TRACKS for preset in TRACKS[track]]
+    return [run for run in runs_in(*(f"benchmark/{preset}" for preset in presets)) if run.is_finished]
 
 
-def write() -> str:
-    done = {track: len(on_track(track)) for track in TRACKS}
-    total = sum(map(planned, TRACKS))
-    of_each = ", ".join(f"{number} of {planned(track)} in track {track}" for track, number in done.items())
-    return "\n".join([f"{sum(done.values())} of {total} runs are on record: {of_each}.\n", *sections()])
+def entry_file(run: Run) -> Path:
+    return ENTRIES / run.path.parent.name / f"{run.path.name}.json"
 
 
-def sections() -> Iterator[str]:
-    for track in TRACKS:
-        if runs := on_track(track):
-            groups = named_groups(runs)
-            order = by_result(groups)
-            yield f"### Track {track}\n\n{markdown_table(HEAD, [row(name, groups) for name in order])}"
-            yield "".join(f"- {text}\n" for text in words(groups))
+def our_entry(run: Run) -> str:
+    return entry_text(entry_of(run, all_costs(run)))
 
 
-def row(name: str, groups: dict[str, list[Run]]) -> list[str]:
-    runs = groups[name]
-    result = spread([run.result for run in runs])
-    smoothed = spread([mean for run in runs if (mean := late(run, number("ema_accuracy"))) is not None])
-    memory = [peaks().get(str(run.path.relative_to(RESULTS / FOLDER)), 0) / 2**30 for run in runs]
-    peak = f"{max(memory):.2f}" if all(memory) else "–"
-    costs = [f"{np.mean([gpu_seconds(run) for run in runs]):.0f}", f"{megabytes(runs[0]):.1f}", peak]
-    shown = f"**{result}**" if name == leader(groups) else result
-    return [f"`{name}`", seeds_text(runs), shown, smoothed, *costs, ", ".join(commits_of(runs))]
+def write_entries() -> None:
+    for run in our_runs():
+        entry_file(run).parent.mkdir(parents=True, exist_ok=True)
+        entry_file(run).write_text(our_entry(run))
 
 
-def rivals(groups: dict[str, list[Run]]) -> list[str]:
-    """Return the methods that do not know every label, best first."""
-    return [name for name in by_result(groups) if not is_bound(groups[name][0].config.method.name)]
+def all_costs(run: Run) -> Costs:
+    """Return the costs of a run. Older records lack memory, which was measured apart, and traffic."""
+    known = costs_of(run)
+    reserved = peaks().get(str(run.path.relative_to(FOLDER)))
+    memory = known.memory or (None if reserved is None else Memory("gpu_reserved", reserved))
+    return known._replace(memory=memory, traffic=known.traffic or sent_in_round(run))
 
 
-def leader(groups: dict[str, list[Run]]) -> str:
-    return rivals(groups)[0]
-
-
-def words(groups: dict[str, list[Run]]) -> Iterator[str]:
-    """Yield the verdicts of `fssl compare`, then which neighbors are too close to be ranked."""
-    yield from (verdict(groups), *gains(groups))
-    close = [f"`{a}` and `{b}`" for a, b in pairwise(rivals(groups)) if is_close(groups[a], groups[b])]
-    yield f"Neighbors too close to rank, {NOISE} points or less apart: {', '.join(close) or 'none'}."
-
-
-def is_close(first: list[Run], second: list[Run]) -> bool:
-    """Whether a difference is within the spreads of both methods, or within the noise if one of them has one seed."""
-    spreads = [mean_std([run.result for run in runs])[1] for runs in (first, second)]
-    limit = NOISE if None in spreads else sum(filter(None, spreads))
-    return mean_result(first) - mean_result(second) <= limit
-
-
-def gpu_seconds(run: Run) -> float:
-    """Return the seconds of all rounds. The first one after a start, which compiles the test, counts as the median."""
-    seconds = {line["round"]: line["timing"]["seconds"] for line in run.lines}
-    starts = {session["from_round"] for session in run.sessions}
-    usual = float(np.median([*seconds.values()]))
-    return sum(usual if round in starts else time for round, time in seconds.items())
-
-
-def megabytes(run: Run) -> float:
-    """Return what all clients of a round receive and send."""
+def sent_in_round(run: Run) -> float:
+    """Return the bytes that all clients of a round receive and send."""
     config = run.config
     method = build_method(config.method.name, dict(config.method.settings))
     sizes = measure_sizes(method, make_net(config, config.card))
-    return float(np.mean([len(line["clients"]) for line in run.lines])) * (sizes.down + sizes.up) / 1e6
+    return float(np.mean([len(line["clients"]) for line in run.lines])) * (sizes.down + sizes.up)
 
 
 @cache
 def peaks() -> dict[str, int]:
-    """Return the peak memory in bytes of the runs for which it was measured, by folder."""
-    found: dict[str, int] = json.loads((RESULTS / FOLDER / "memory.json").read_text())
+    """Return the reserved memory in bytes of runs that do not record their peak, by folder."""
+    found: dict[str, int] = json.loads((FOLDER / "memory.json").read_text())
     return found
+
+
+# The leaderboard of all entries.
+
+
+@cache
+def on_tracks() -> dict[str, list[Run]]:
+    """Return the entries by track."""
+    found: dict[str, list[Run]] = defaultdict(list)
+    for file, facts in find_entries(ENTRIES):
+        run = as_run(file, facts)
+        found[track_of(run)].append(run)
+    return found
+
+
+def count() -> str:
+    """Return how many of the planned runs have an entry."""
+    done = {track: len(on_tracks().get(track, [])) for track in TRACKS}
+    total = sum(map(planned_runs, TRACKS))
+    of_each = ", ".join(f"{number} of {planned_runs(track)} in track {track}" for track, number in done.items())
+    return f"{sum(done.values())} of {total} runs are on record: {of_each}. See the [leaderboard](leaderboard.md).\n"
+
+
+def leaderboard() -> str:
+    return "\n".join(section(track) for track in TRACKS)
+
+
+def section(track: str) -> str:
+    runs = on_tracks().get(track, [])
+    done = f"{len(runs)} of {planned_runs(track)} runs"
+    if not runs:
+        return f"## Track {track}\n\nNo entry yet: 0 of {planned_runs(track)} runs.\n"
+    groups = named_groups(runs)
+    lines = standings(groups)
+    table = markdown_table(HEAD, map(row, lines))
+    said = "".join(f"- {text}\n" for text in words(groups))
+    picture = f"![Accuracy against seconds and against traffic]({PICTURE.name})\n\n" if track == "A" else ""
+    commands = "".join(f"- {text}\n" for line in lines for text in made_by(line))
+    parts = [f"## Track {track}\n\n{done}.\n", said, table, f"{picture}Commands and records:\n", commands]
+    return "\n".join(parts)
+
+
+def row(line: Standing) -> list[str]:
+    place = "–" if line.place is None else str(line.place)
+    result = f"**{line.result}**" if line.place == 1 else line.result
+    devices = dict.fromkeys(str(session.get("device")) for run in line.runs for session in run.sessions)
+    entries = " ".join(f"[{run.config.seed}]({link(run.path)})" for run in line.runs)
+    commits = ", ".join(commits_of(line.runs))
+    return [place, f"`{line.name}`", result, line.smoothed, *line.cost_texts, ", ".join(devices), commits, entries]
+
+
+def link(path: Path) -> str:
+    return f"../{path.relative_to(RESULTS.parent)}"
+
+
+def made_by(line: Standing) -> Iterator[str]:
+    """Yield each run's command, and its record if it is ours."""
+    for run in line.runs:
+        commands = dict.fromkeys(f"fssl {session['command']}" for session in run.sessions if session.get("command"))
+        record = FOLDER / run.path.parent.name / run.path.stem
+        ours = f"; record `{record.relative_to(RESULTS.parent)}`" if record.is_dir() else ""
+        yield f"`{line.name}`, seed {run.config.seed}: {', then '.join(map(as_code, commands))}{ours}"
+
+
+def draw_picture() -> None:
+    PICTURE.write_bytes(draw(named_groups(on_tracks()["A"]), ["png"])["png"])
+
+
+def forget() -> None:
+    """Read the entries again."""
+    on_tracks.cache_clear()

@@ -27,13 +27,14 @@ def regenerate(again: Collection[str] = ()) -> None:
     facts.registry.cache_clear()
     add_costs(again)
     torch.set_num_threads(1)
-    from . import golden
+    from . import benchmark_page, golden
 
+    benchmark_page.write_entries()
     golden.write(again)
     from test_docs import GENERATED, RESULTS, draw_pictures
 
     changed = [part for part in (*GENERATED, *bytes_of_messages()) if part.renew()]
-    if any(part.page.is_relative_to(RESULTS) for part in changed):
+    if any(part.page.is_relative_to(RESULTS) or part.name == "leaderboard" for part in changed):
         draw_pictures()
 
 

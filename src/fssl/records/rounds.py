@@ -29,7 +29,11 @@ OF_TAIL = {  # the same of a long tail, by how many labels classes have
     "last_third": "recall of the last third of classes",
 }
 ALL_MEASURES = MEASURES | OF_TAIL
-MEMORY = {"gpu_memory": "peak memory of the GPU", "process_memory": "peak memory of the process"}
+MEMORY = {  # of a round's timing, in bytes so far, with their names; `gpu_reserved` is of older runs
+    "gpu_memory": "peak memory of the GPU",
+    "process_memory": "peak memory of the process",
+    "gpu_reserved": "memory that PyTorch reserved on the GPU",
+}
 NamedSums = Mapping[str, NDArray[np.float64]]
 Line = dict[str, Any]  # the known values of a round, or of a run
 L = TypeVar("L", bound=Mapping[str, Any])
@@ -121,7 +125,11 @@ def summarize(lines: Sequence[Mapping[str, Any]], headline: str, measure: str = 
         "seconds_per_round": float(np.median(seconds)),
         "seconds_per_round_p90": float(np.quantile(seconds, 0.9)),
         "seconds": float(np.sum(seconds)),
-        **{name: max(peaks) for name in MEMORY if (peaks := [t[name] for line in lines if name in (t := line["timing"])])},
+        **{
+            name: max(peaks)
+            for name in MEMORY
+            if (peaks := [t[name] for line in lines if name in (t := line["timing"])])
+        },
     }
     return out
 

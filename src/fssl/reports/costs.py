@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..records.rounds import MEMORY
-from .runs import Numbers, Run, by_round, number, value
+from .runs import Numbers, Run, by_round, number
 
 
 class Memory(NamedTuple):
@@ -29,7 +29,7 @@ class Costs(NamedTuple):
 
 
 def costs_of(run: Run) -> Costs:
-    return Costs(sum(seconds_by_round(run).values()), peak_memory([run]), traffic_of(run))
+    return Costs(sum(seconds_by_round(run).values()), peak_memory([run]), run.extras.traffic(run.lines))
 
 
 def seconds_by_round(run: Run) -> dict[int, float]:
@@ -41,20 +41,12 @@ def seconds_by_round(run: Run) -> dict[int, float]:
 
 
 def peak_memory(runs: Sequence[Run]) -> Memory | None:
-    """Return the largest peak of some runs; None if one of them has not recorded it, or not of the same kind."""
+    """Return the largest peak among some runs, for those that recorded one kind; None without any."""
     for kind in MEMORY:
         peaks = [[*by_round(run, number("timing", kind)).values()] for run in runs]
-        if all(peaks):
-            return Memory(kind, int(max(map(max, peaks))))
+        if known := [max(each) for each in peaks if each]:
+            return Memory(kind, int(max(known)))
     return None
-
-
-def traffic_of(run: Run) -> float | None:
-    """Return the bytes that all clients of a round receive and send; None if the run has not recorded them."""
-    ways = [(value(session, "traffic", "down"), value(session, "traffic", "up")) for session in run.sessions]
-    sent = next((down + up for down, up in ways if down is not None and up is not None), None)
-    drawn = [len(line["clients"]) for line in run.lines if isinstance(line.get("clients"), list)]
-    return sent * float(np.mean(drawn)) if drawn and sent is not None else None
 
 
 def spent_by_round(run: Run, what: str) -> dict[int, float] | None:
@@ -62,7 +54,7 @@ def spent_by_round(run: Run, what: str) -> dict[int, float] | None:
     if what == "seconds":
         each = seconds_by_round(run)
         return dict(zip(each, np.cumsum([*each.values()]).tolist(), strict=True))
-    sent = traffic_of(run)
+    sent = run.extras.traffic(run.lines)
     return None if sent is None else {line["round"]: line["round"] * sent / 1e9 for line in run.lines}
 
 

@@ -47,6 +47,13 @@ class Extras:
         """Return the entry of each start of the run in env.json."""
         return self.folder.sessions()
 
+    def traffic(self, lines: Sequence[Line]) -> float | None:
+        """Return the bytes that all clients of a round receive and send; None if the run has not recorded them."""
+        ways = [(value(session, "traffic", "down"), value(session, "traffic", "up")) for session in self.sessions]
+        sent = next((down + up for down, up in ways if down is not None and up is not None), None)
+        drawn = [len(line["clients"]) for line in lines if isinstance(line.get("clients"), list)]
+        return sent * float(np.mean(drawn)) if drawn and sent is not None else None
+
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Return the results of the run's last end; empty if it never finished."""

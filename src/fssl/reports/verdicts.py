@@ -10,6 +10,7 @@ from ..catalog.facts import is_bound
 from .groups import comparable_settings, method_of
 from .runs import Run, late, number, spread
 
+NOISE = (0.3, 1.15)  # points by which repeated GPU runs of one seed differed, least and most
 # 97.5 % quantiles of Student's t for 1 to 10 degrees of freedom.
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
