@@ -27,7 +27,7 @@ from fssl.reports.page import write as page
 from fssl.reports.page.content import QUANTITIES, curves_of, for_page
 from fssl.reports.runs import Reader, Run, edited, find_runs
 from fssl.system.files import write_atomic
-from helpers import report_speed
+from helpers import report_speed, run_folders
 from helpers.command import exit_code
 from helpers.handmade import append, write_probes, write_run
 from helpers.run_folders import write_settings
@@ -97,6 +97,26 @@ def test_the_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     assert (machine["device"], machine["torch"], machine["runs"], machine["seconds"]) == ("cpu", "2.13.0", 3, 3 * 39.0)
 
 
+CLOSE = "Neighbors too close to rank (up to 1.2 points apart with a single seed, or within their spreads)"
+
+
+def test_a_line_says_what_its_runs_cost(tmp_path: Path) -> None:
+    """Two seeds; round r took r / 2 seconds, and the first round counts as the median one."""
+    for seed, peak in ((7, 2**30), (8, 3 * 2**30)):
+        run = write_run(tmp_path / f"runs/{seed}", [50.0, 60.0, 70.0], SAGE, f"seed={seed}", clients=[[0, 1]] * 3)
+        env = json.loads((run / "env.json").read_text())
+        env["sessions"][0]["traffic"] = {"down": 3_000_000, "up": 1_000_000}
+        (run / "env.json").write_text(json.dumps(env))
+        timing = [{"seconds": 0.5 * round, "gpu_memory": peak} for round in (1, 2, 3)]
+        lines = [{**line, "timing": each} for line, each in zip(run_folders.lines_of(run), timing, strict=True)]
+        run_folders.write_lines(run, lines)
+    write_run(tmp_path / "runs/old", [50.0, 60.0, 70.0], LPL)
+    old, line = sorted(report(tmp_path)["tasks"][0]["groups"], key=lambda line: line["name"])
+    assert (line["total"], line["sent"], line["memory"]) == (1.0 + 1.0 + 1.5, 8e6, 3 * 2**30)
+    assert line["spent"] == {"seconds": [1.0, 2.0, 3.5], "traffic": [0.008, 0.016, 0.024]}
+    assert (old["sent"], old["memory"], old["spent"]["traffic"], old["smoothed"]) == (None, None, [], (None, None))
+
+
 def test_the_conclusions_name_the_leader_and_where_sage_does_not_lead(tmp_path: Path) -> None:
     for seed, ours, theirs in ((7, 50.0, 52.0), (8, 60.0, 59.5)):
         write_run(tmp_path / f"runs/a{seed}", [ours], SAGE, f"seed={seed}")
@@ -106,11 +126,14 @@ def test_the_conclusions_name_the_leader_and_where_sage_does_not_lead(tmp_path: 
     assert task["words"] == [
         "FixMatch-LPL leads SAGE by 0.75 points (seed by seed -0.50 to +2.00; 95 % interval -15.13 to +16.63): "
         "not in every seed, so this does not separate them.",
-        *("SAGE is number 2 of 2, 0.75 points behind.", "Seeds 7, 8.", short),
+        *("SAGE is number 2 of 2, 0.75 points behind.", "Seeds 7, 8."),
+        *(f"{CLOSE}: FixMatch-LPL and SAGE.", short),
     ]
     write_run(tmp_path / "runs/c", [40.0], 'method.name="fedavg"', "seed=7")
     (task,) = report(tmp_path)["tasks"]
-    assert task["words"][-2:] == ["With fewer seeds than the others: FedAvg.", short]
+    assert "With fewer seeds than the others: FedAvg." in task["words"]
+    assert task["words"][-2:] == [f"{CLOSE}: FixMatch-LPL and SAGE.", short]
+    assert {line["name"]: line["place"] for line in task["groups"]} == {"FixMatch-LPL": 1, "SAGE": 1, "FedAvg": 3}
 
 
 def test_what_cannot_be_compared_is_named_and_has_no_rank(tmp_path: Path) -> None:
@@ -128,7 +151,7 @@ def test_what_cannot_be_compared_is_named_and_has_no_rank(tmp_path: Path) -> Non
     }
     assert task["groups"][task["leader"]]["name"] == "FixMatch-LPL"
     assert task["words"] == [
-        *("FixMatch-LPL and SAGE are level.", "Seed 7."),
+        *("FixMatch-LPL and SAGE are level.", "Seed 7.", f"{CLOSE}: FixMatch-LPL and SAGE."),
         "Shorter than the others, so not compared: FlexMatch (round 11 of 12).",
         "With the true labels, an upper bound: FedAvg-SL (90.00 %), FixMatch-LPL + oracle (80.00 %).",
     ]

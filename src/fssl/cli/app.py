@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from ..errors import ProblemsError, RunError, UserError, complain, is_out_of_memory
 from ..system.machine import handled
 from ..system.terminal import by_line
-from .benchmark import submit, verify
+from .benchmark import reproduce, submit, verify
 from .catalog import datasets, docs, methods, presets
 from .deploy import app as deploy
 from .options import SettingsCommand, console, options_for
@@ -61,6 +61,7 @@ COMMANDS = (
     pack,
     submit,
     verify,
+    reproduce,
     bench,
     docs,
 )

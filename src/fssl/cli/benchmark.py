@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import UserError, several
-from .options import Overwrite, console, say
+from ..errors import RunError, UserError, several
+from ..system.machine import check_folder
+from .options import Overwrite, Sets, console, say
 from .running import as_settings, checked_early, planned_runs, ready_runs
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..config import Config
     from ..records.rounds import Line
+    from ..runner.planned import PlannedRun
 
 FEW = 3  # rounds that `fssl verify` trains, unless a number is given
 DIFFERS = 1  # exit code
+OUR_ENTRIES = Path("results/benchmark/entries")  # in a clone
+WIDE = 60  # characters of a verdict that are not folded
 
 
 def submit(
@@ -34,7 +40,7 @@ def submit(
     from ..reports.runs import find_runs
     from ..reports.tracks import nearest_track, track_of
     from ..system.files import write_file
-    from ..system.machine import check_folder, check_new
+    from ..system.machine import check_new
 
     check_folder("out", out)
     found = find_runs(runs)
@@ -83,9 +89,10 @@ def settings_again(facts: "Line", data_dir: Path | None, device: str | None) -> 
     from ..config import override, parse
 
     tables = {key: dict(table) if isinstance(table, dict) else table for key, table in facts["settings"].items()}
-    tables["compute"] = {key: tables["compute"][key] for key in ("compile", "kernels") if key in tables["compute"]}
-    tables["records"] = {**tables["records"], "tensorboard": False, "wandb": "off"}
-    tables["data"].pop("dir", None)
+    compute = tables.get("compute", {})
+    tables["compute"] = {key: compute[key] for key in ("compile", "kernels") if key in compute}
+    tables["records"] = {**tables.get("records", {}), "tensorboard": False, "wandb": "off"}
+    tables.get("data", {}).pop("dir", None)
     given = as_settings({"data.dir": data_dir and str(data_dir), "compute.device": device})
     return parse(override(tables, given))
 
@@ -105,3 +112,64 @@ def trained_again(config: "Config", rounds: int) -> tuple[list["Line"], dict[str
             view.round(line)
             lines.append(line)
     return lines, session_here(planned.experiment)
+
+
+def reproduce(
+    what: Annotated[str, typer.Argument(help="A table (table1, proxyfl …), a figure (fig4 …), benchmark or track-a.")],
+    out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("runs/reproduce"),
+    runs: Annotated[list[Path] | None, typer.Option(help="Other folders whose runs count (repeatable).")] = None,
+    settings: Sets = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder with the dataset's files.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    entries: Annotated[
+        Path | None, typer.Option(help="Entries to compare runs of the benchmark with; default: those of a clone.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print cost and verdicts, and train nothing.")] = False,
+) -> None:
+    """Run what is missing of a published table, a figure or the benchmark, and judge every cell.
+
+    The runs are those of the presets behind it. Finished ones in `--out` and `--runs` are not run again, and begun ones
+    are resumed. Printed first: how many are missing, and what they cost on this machine. Printed last: published number,
+    ours, and whether they agree as far as repeated runs do. `--set` chooses a part.
+
+    Example: `fssl reproduce table1 --set grid.seed=[7] --data-dir DATA --dry-run`
+    """
+    from ..paper.reproduce import find_target, plan
+    from ..reports.formats import print_grid
+    from ..reports.runs import Reader
+
+    at_hand = next((place for place in (entries, OUR_ENTRIES) if place and place.exists()), None)
+    if entries and not entries.exists():
+        raise UserError(f"{entries} does not exist", "entries")
+    target = find_target(what, at_hand)
+    check_folder("out", out)
+    places = [place for place in (out, *(runs or [])) if place.exists() or place != out]
+    found = Reader().read(places)
+    given = [*(settings or []), *as_settings({"data.dir": data_dir and str(data_dir), "compute.device": device})]
+    done, missing = plan(target, given, found)
+    say(f"{what}: {done} of {several(done + len(missing), 'run')} are finished, {len(missing)} missing")
+    failures = run_missing(missing, out, dry_run) if missing else 0
+    found = Reader().read([place for place in (out, *(runs or [])) if place.exists()])
+    print_grid(console, target.judge(found), WIDE)
+    if failures:
+        raise RunError(f"{failures} of {len(missing)} runs stopped early; the same command tries them again")
+
+
+def run_missing(missing: "Sequence[tuple[str, Config]]", out: Path, dry_run: bool) -> int:
+    """Print what these runs cost here, and train them unless only that is wanted; return the number of failures."""
+    datasets = checked_early(missing, out, debug=False, trains=not dry_run)
+    from ..runner.costs import cost_lines
+    from ..runner.planned import is_at_hand, run_in_turn
+
+    planned = planned_runs(missing, out, datasets)
+    alike: dict[object, list[PlannedRun]] = {}
+    for run in planned:
+        alike.setdefault((run.config.data.name, run.config.model.name, run.config.rounds), []).append(run)
+    for first, *others in alike.values():
+        if is_loaded := is_at_hand(first.config):
+            first.experiment.load(datasets)
+        for text in cost_lines(first.experiment, is_loaded, 1 + len(others)):
+            say(f"{first.config.data.name}: {text}")
+    if dry_run:
+        return 0
+    return run_in_turn(console, ready_runs(planned, datasets, resume=True), resume=True, debug=False)

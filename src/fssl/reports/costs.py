@@ -35,7 +35,7 @@ def costs_of(run: Run) -> Costs:
 def seconds_by_round(run: Run) -> dict[int, float]:
     """Return the seconds of each round. The first one after a start, which may compile, counts as the median."""
     seconds = by_round(run, number("timing", "seconds"))
-    starts = {session.get("from_round") for session in run.sessions}
+    starts = [session.get("from_round") for session in run.sessions]
     usual = float(np.median([*seconds.values()])) if seconds else 0.0
     return {round: usual if round in starts else time for round, time in seconds.items()}
 

@@ -19,7 +19,7 @@ import numpy as np
 from ..catalog.facts import with_defaults
 from ..config import parse
 from ..errors import UserError, several
-from ..records.rounds import LAST, Line, of_last
+from ..records.rounds import LAST, MEASURES, MEMORY, Line, of_last
 from ..records.sealing import sum_of
 from ..records.store import RunFolder
 from ..system.files import parse_json, short_sum
@@ -32,6 +32,7 @@ FORMAT = 1
 LARGEST = 2**20  # bytes of a file
 POINTS = 10  # the first rounds, and every so many later ones, are recorded in detail
 DIGITS = 4  # of a curve's values
+KEYS = {key for measure in MEASURES for key in (measure, f"ema_{measure}")}
 NOT_COMPARED = ("timing", "after", "check", "metrics")  # of a line: its time, its checks, and a script's own numbers
 OF_SESSION = ("from_round", "started", "python", "device", "cuda", "processor", "threads", "revision", "traffic")
 PACKAGES = ("fssl", "torch", "numpy")
@@ -184,15 +185,27 @@ def find_fault(facts: Mapping[str, Any]) -> str:
     series = [*curves.values(), facts.get("seconds")]
     if not {"accuracy", facts.get("measure")} <= {*curves} or not all(is_curve(each, rounds) for each in series):
         return f"its curves do not have a number for each of {several(rounds, 'round')}"
-    if not all(isinstance(point, dict) and type(point.get("round")) is int for point in points):
-        return "its points name no round"
-    if not isinstance(facts.get("sessions"), list) or not isinstance(facts.get("memory"), dict):
+    if not {*curves} <= KEYS or [*filter(is_whole_point, points)] != points or not points:
+        return "it has other curves than an entry, or points without a round, clients or digest"
+    sessions, memory = facts.get("sessions"), facts.get("memory")
+    if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
         return "its environment is missing"
+    if not isinstance(memory, dict) or not {*memory} <= {*MEMORY} or not all(map(is_number, memory.values())):
+        return "its memory is not a number of bytes"
     curve, result = curves[facts["measure"]], facts.get("result")
     mean = float(np.mean(curve[-LAST:]))
     if not is_number(result) or result is None or abs(result - mean) > 10**-DIGITS:
         return f"its result is {result}, but the last rounds of its curve have a mean of {mean:.{DIGITS}f}"
     return ""
+
+
+def is_whole_point(point: object) -> bool:
+    """Return whether a point can be compared."""
+    if not isinstance(point, dict) or type(point.get("round")) is not int:
+        return False
+    clients, loss = point.get("clients"), point.get("loss_s")
+    is_list = isinstance(clients, list) and all(type(client) is int for client in clients)
+    return is_list and isinstance(point.get("line"), str) and (loss is None or is_number(loss))
 
 
 def is_curve(values: object, rounds: int) -> bool:

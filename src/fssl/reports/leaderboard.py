@@ -100,9 +100,14 @@ def lead(names: Sequence[str], groups: Groups) -> str:
 
 def neighbors(names: Sequence[str], groups: Groups) -> str:
     """Return a sentence on neighbors that are too close to rank."""
-    close = [f"{a} and {b}" for a, b in pairwise(names) if not is_ahead(groups[a], groups[b])]
+    close = close_pairs(names, groups)
     rule = f"up to {NEAR} points apart with a single seed, or within their spreads"
     return f"Neighbors too close to rank ({rule}): {shortened(close, SHOWN) if close else 'none'}."
+
+
+def close_pairs(names: Sequence[str], groups: Groups) -> list[str]:
+    """Return the neighbors, best first, of which neither is clearly ahead."""
+    return [f"{a} and {b}" for a, b in pairwise(names) if not is_ahead(groups[a], groups[b])]
 
 
 # As a picture.

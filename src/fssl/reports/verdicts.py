@@ -15,6 +15,15 @@ NOISE = (0.3, 1.15)  # points by which repeated GPU runs of one seed differed, l
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
+def against_noise(difference: float) -> str:
+    """Return whether two results agree as far as repeated runs do."""
+    least, most = NOISE
+    apart = round(abs(difference), 2)
+    if apart <= most:
+        return f"agrees within the run-to-run noise of {least} to {most}"
+    return f"differs: {apart - most:.2f} beyond the run-to-run noise of {least} to {most}"
+
+
 def reach(runs: Sequence[Run]) -> int:
     """Return the last round that all runs have reached; a run that stopped early counts as complete."""
     return min(run.reached for run in runs)

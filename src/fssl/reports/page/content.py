@@ -17,6 +17,7 @@ from ...config import applies, as_tables, to_toml
 from ...probes.host import divided
 from ...records.rounds import ALL_MEASURES, LAST, MEASURES, OF_TAIL
 from ..classes import class_remarks
+from ..costs import mean_costs, spent_by_round
 from ..groups import (
     TaskRuns,
     dataset_name,
@@ -29,6 +30,7 @@ from ..groups import (
     shown_name,
     styles_of,
 )
+from ..leaderboard import close_pairs, neighbors, places_of
 from ..look import method_label
 from ..runs import (
     FoundRuns,
@@ -38,6 +40,7 @@ from ..runs import (
     damage_texts,
     late,
     mean_std,
+    number,
     own_metrics,
     percent,
     privacy_text,
@@ -102,7 +105,7 @@ QUANTITIES = (
 )
 
 SECONDS = QUANTITIES[-1]
-LINE_KEYS = ("round", "timing", "metrics", *(quantity.key for quantity in QUANTITIES))  # of a line
+LINE_KEYS = ("round", "clients", "timing", "metrics", *(quantity.key for quantity in QUANTITIES))  # of a line
 
 
 class News(NamedTuple):
@@ -195,8 +198,8 @@ def task_data(task: TaskRuns) -> Json:
     groups = {label(name, members): members for name, members in named_groups(runs).items()}
     order, ranked = by_result(groups), rivals(groups)
     styles = styles_of(groups, order)
-    place = rank_places({name: mean_result(groups[name]) for name in ranked})
-    lines = [{**group_data(name, groups[name]), "rank": place.get(name)} for name in order]
+    rank, places = rank_places({name: mean_result(groups[name]) for name in ranked}), places_of(groups)
+    lines = [{**group_data(name, groups[name]), "rank": rank.get(name), "place": places.get(name)} for name in order]
     return {
         "title": task.title,
         "extra": task.extra,
@@ -239,7 +242,8 @@ def words(groups: Mapping[str, Sequence[Run]], ranked: Sequence[str]) -> list[st
         said.append(f"With fewer seeds than the others: {'; '.join(uneven)}.")
     if changed := [name for name in groups if any(r.remark for r in groups[name])]:
         said.append(f"With edited and accepted records: {', '.join(changed)}.")
-    said += [*gains(groups), *smoothed_results(groups), *not_compared(groups)]
+    said += [*gains(groups), *([neighbors(ranked, groups)] if close_pairs(ranked, groups) else [])]
+    said += [*smoothed_results(groups), *not_compared(groups)]
     said += class_remarks(groups)
     if (most := last_rounds(r for runs in groups.values() for r in runs)) < LAST:
         said.append(f"Fewer than {LAST} rounds: results are means of all {most}.")
@@ -250,6 +254,7 @@ def group_data(name: str, runs: list[Run]) -> Json:
     """Return a line of the table: means and spread over its seeds."""
     runs = sorted(runs, key=lambda run: run.config.seed)
     labels, correct = by_class(runs)
+    costs = mean_costs(runs)
     return {
         "name": name,
         "method": runs[0].config.method.name,
@@ -261,12 +266,25 @@ def group_data(name: str, runs: list[Run]) -> Json:
         "right": mean_and_deviation([late(run, percent("pl_accuracy")) for run in runs]),
         "used": mean_and_deviation([late(run, percent("utilization")) for run in runs]),
         "seconds": middle(np.concatenate([by_round(run, SECONDS) for run in runs])),
+        "smoothed": mean_and_deviation([late(run, number(f"ema_{run.measure}")) for run in runs]),
+        "total": costs.seconds or None,
+        "sent": costs.traffic,
+        "memory": costs.memory and costs.memory.num_bytes,
+        "spent": {what: spent(runs, what) for what in ("seconds", "traffic")},
         "labels_by_class": plain(labels, 0),
         "right_by_class": plain(100 * divided(correct, labels), 2),
         "command": command(runs),
         "recorded": recorded_commands(runs),
         "settings": to_toml(as_tables(runs[0].config)),
     }
+
+
+def spent(runs: Sequence[Run], what: str) -> list[Any]:
+    """Return what a line had cost after each round from 1; empty if a run does not record it."""
+    curves = [spent_by_round(run, what) for run in runs]
+    last = min(run.last_round for run in runs)
+    means = [[curve.get(r, math.nan) for r in range(1, last + 1)] for curve in curves if curve]
+    return plain(np.mean(means, 0), 3) if len(means) == len(curves) else []
 
 
 def mean_and_deviation(values: Sequence[float | None]) -> Sequence[float | None]:

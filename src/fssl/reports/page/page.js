@@ -311,6 +311,27 @@ function drawCurves(id, quantity, drawn) {
   draw(id, curveTraces(quantity, drawn), extra, words);
 }
 
+// The headline measure against what its rounds had cost, for lines whose runs recorded it.
+const COSTS = { seconds: "seconds of computing", traffic: "GB sent" };
+
+function drawCosts(quantity, drawn) {
+  const known = drawn.filter((line) => curveOf(line, quantity));
+  $("costs").hidden = !known.some((line) => line.spent.seconds.length || line.spent.traffic.length);
+  for (const [what, title] of Object.entries(COSTS)) {
+    const some = known.filter((line) => line.spent[what].length).toReversed();
+    const hover = `%{y:.2f} after %{x:.4~g} ${title}`;
+    const traces = some.map((line) => ({ ...meanLine(line, curveOf(line, quantity), hover), x: line.spent[what] }));
+    const extra = { xaxis: { title: { text: title } }, yaxis: { ticksuffix: " %", autorangeoptions: SHARES } };
+    const names = some.map((line) => line.title).join(", ");
+    draw(
+      `plot-by-${what}`,
+      traces,
+      extra,
+      names ? `${quantity.title} by ${title}: ${names}` : "Not recorded by these runs.",
+    );
+  }
+}
+
 function drawDiagnostic(quantity, drawn) {
   const id = `plot-${quantity.key}`;
   if (!$(id)) {
@@ -632,6 +653,7 @@ function renderCharts() {
   drawRanking(drawn);
   $("main-title").textContent = headline.title;
   drawCurves("plot-main", headline, drawn);
+  drawCosts(headline, drawn);
   for (const quantity of diagnostics) drawDiagnostic(quantity, drawn);
   drawConfusion(drawn);
   drawClasses(drawn);
@@ -752,6 +774,7 @@ function renderNotes() {
 // The table.
 
 const seedsText = ({ seeds }) => (seeds.length > 5 ? String(seeds.length) : seeds.join(" "));
+const scaled = (value, unit) => fixed(value === null ? null : value / unit);
 const roundsText = ({ rounds: [done, planned] }) => (done === planned ? String(done) : `${done} of ${planned}`);
 
 /**
@@ -761,6 +784,7 @@ const roundsText = ({ rounds: [done, planned] }) => (done === planned ? String(d
  * @property {(line: any) => any} value what it sorts by
  * @property {(line: any) => string} [text] what it shows, where that is another thing
  * @property {boolean} [isText] whether it holds words
+ * @property {boolean} [isOptional] whether it is left out where no line has it
  */
 
 /** @type {Column[]} */
@@ -776,7 +800,34 @@ const COLUMNS = [
   { key: "seconds", title: "s / round", value: (line) => line.seconds, text: (line) => fixed(line.seconds) },
   { key: "seeds", title: "Seeds", value: (line) => line.seeds.length, text: seedsText },
   { key: "rounds", title: "Rounds", value: (line) => line.rounds[0], text: roundsText },
+  {
+    key: "smoothed",
+    title: "Smoothed, %",
+    value: (line) => line.smoothed[0],
+    text: (line) => plus(line.smoothed),
+    isOptional: true,
+  },
+  { key: "total", title: "Seconds", value: (line) => line.total, text: (line) => fixed(line.total, 0) },
+  {
+    key: "sent",
+    title: "MB / round",
+    value: (line) => line.sent,
+    text: (line) => scaled(line.sent, 1e6),
+    isOptional: true,
+  },
+  {
+    key: "memory",
+    title: "GiB",
+    value: (line) => line.memory,
+    text: (line) => scaled(line.memory, 2 ** 30),
+    isOptional: true,
+  },
+  { key: "place", title: "Place", value: (line) => line.place, isOptional: true },
 ];
+const shownColumns = () => {
+  const all = lines();
+  return COLUMNS.filter(({ value, isOptional }) => !isOptional || all.some((line) => value(line) !== null));
+};
 const columnOf = (key) => COLUMNS.find((column) => column.key === key);
 
 function sorted(rows) {
@@ -817,8 +868,8 @@ function cell({ key, value, text, isText }, line) {
   return el("td", { class: key === "result" ? "main" : isText ? "text" : null }, shown);
 }
 
-function tableRow(line) {
-  const cells = COLUMNS.map((column) => (column.key === "name" ? nameCell(line) : cell(column, line)));
+function tableRow(columns, line) {
+  const cells = columns.map((column) => (column.key === "name" ? nameCell(line) : cell(column, line)));
   const button = copyButton(line.command, { "aria-label": `Copy the command for ${line.name}` });
   return el("tr", { class: { 1: "best", 2: "second" }[line.rank] ?? null }, ...cells, el("td", {}, button));
 }
@@ -827,12 +878,14 @@ function renderTable() {
   const focused = focusedOn("column");
   const table = $("results");
   const rows = sorted(shownLines());
-  table.tHead.replaceChildren(el("tr", {}, ...COLUMNS.map(headCell), el("th", { scope: "col" }, "Run again")));
-  table.tBodies[0].replaceChildren(...rows.map(tableRow));
+  const columns = shownColumns();
+  table.tHead.replaceChildren(el("tr", {}, ...columns.map(headCell), el("th", { scope: "col" }, "Run again")));
+  table.tBodies[0].replaceChildren(...rows.map((line) => tableRow(columns, line)));
   table.tHead.querySelector(`[data-column="${focused}"]`)?.focus();
   $("caption").textContent = `${rows.length} of ${count(lines().length, "line")}. ` +
     `Result: test ${state.data.measure}, mean of the last ${lastOf(rows)} ± standard deviation over seeds; ` +
-    "within a task, best bold, second underlined. Labels: pseudo-labels, over the same rounds.";
+    "within a task, best bold, second underlined; methods too close to rank share a place. " +
+    "Labels: pseudo-labels, over the same rounds.";
 }
 
 function filterSelect(key) {
