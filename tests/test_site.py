@@ -124,6 +124,39 @@ def test_the_reference_has_what_scripts_use(built: dict[Path, Page]) -> None:
     assert {"fssl.methods.Method.step", "fssl.models.Net.fit"} <= reference.anchors
 
 
+def test_the_leaderboard_sorts_by_a_column(site: Path, tmp_path: Path) -> None:
+    """A click on a head sorts by it, a second one the other way; what is unknown stays last."""
+    from helpers.browser import Browser  # skips where there is none
+
+    browser = Browser(tmp_path)
+    try:
+        browser.driver.get((site / "docs" / "leaderboard.html").as_uri())
+        browser.wait("return document.querySelector('th button') !== null")
+
+        def column(name: str) -> list[str]:
+            heads = [head.text for head in browser.all("table th")]
+            place = heads.index(name) + 1
+            return [cell.text for cell in browser.all(f"table tbody tr > :nth-child({place})")]
+
+        def click(name: str) -> None:
+            next(button for button in browser.all("th button") if button.text == name).click()
+
+        methods = column("method")
+        click("GiB")
+        rising = column("GiB")
+        click("GiB")
+        falling = column("GiB")
+        click("method")
+        assert column("method") == sorted(methods)
+    finally:
+        browser.driver.quit()
+    known = [float(text) for text in rising if text != "–"]
+    assert (known, rising[len(known) :]) == (sorted(known), ["–"] * (len(rising) - len(known)))
+    assert [float(text) for text in falling if text != "–"] == known[::-1]
+    assert falling[len(known) :] == rising[len(known) :]
+    assert len({*known}) > 2
+
+
 def test_search_finds_a_page_without_another_host(site: Path, tmp_path: Path) -> None:
     """In a browser, from the little server that docs/install.md names."""
     from helpers.browser import Browser  # skips where there is none

@@ -30,6 +30,7 @@ READING = """
 show runs/sage; show runs/begun; compare runs; compare runs --by method.tau --csv runs.csv --tex runs.tex
 report runs --out report.html; tables runs; tables runs --setting proxyfl --out others; figures runs --only 4 --only 16
 report runs --out measured.html --measure accuracy
+submit runs/sage --out entries; verify entries/sage-seed7.json --rounds 0
 methods; methods sage; methods flexmatch+sage; methods X+oracle; datasets; presets; presets demo; docs; docs sage
 deploy init home --sites 2
 """
@@ -48,6 +49,8 @@ run smoke --set partition.file=none.json; run smoke --set model.start=none.pt; r
 show none; show runs; compare none; compare runs --by nothing; compare runs --against nothing; compare runs --measure f2
 report none; report runs --out report.txt; tables none; tables runs --setting nothing; figures none
 figures runs --only 99
+submit none; submit runs/begun; submit runs/sage --out runs/sage/config.toml; verify none.json
+verify runs/sage/config.toml; reproduce tabl1; reproduce fig99; reproduce table1 --runs none; reproduce track-a --entries none
 methods fedlok; methods sage+oracel; methods fedavg+sage; presets smok; docs sag; datasets --check none
 bench --method sgae; bench --method sage --method fedavg; deploy status --home none; deploy start smoke --home none
 deploy start smok --home home; predict none; predict runs/sage photos --data-dir data
@@ -61,7 +64,7 @@ def commands(text: str) -> list[list[str]]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """With a finished run, one of another method, and one that has begun."""
-    write_run(tmp_path / "runs" / "sage", config_of("train.rounds=3"), [40, 50, 60])
+    write_run(tmp_path / "runs" / "sage", config_of("train.rounds=3"), [40, 50, 60], clients=[[0, 1]] * 3)
     write_run(tmp_path / "runs" / "flexmatch", config_of("method.name=flexmatch", "train.rounds=3"), [40, 45, 50])
     write_run(tmp_path / "runs" / "begun", config_of("method.tau=0.9", "train.rounds=3"), [40], finished=False)
     return tmp_path

@@ -1,15 +1,24 @@
 """What a line of the record says of losses and steps."""
 
+import json
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
+from fssl.config import override, parse, read_toml
+from fssl.console import Quiet
+from fssl.core.experiment import Experiment, prepare
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
+from fssl.runner.conduct import run_experiment
 from fssl.runner.record import Choice, describe, labeled_steps
-from helpers.small import tiny_config
+from fssl.system.machine import forget_peak, memory, peak_of_process
+from helpers.small import StopAfter, tiny_config
 
 Make = Callable[..., Federation]
 FEW = ("partition.clients=6", "partition.labeled_clients=2", "train.clients_per_round=6", "train.batch=10")
@@ -78,3 +87,35 @@ def test_the_best_model_is_taken_over_from_a_checkpoint() -> None:
     assert choice.model is best
     assert choice.progress.best == (2, 30.0)
     assert Choice(settings, [], {}).model is None
+
+
+def smoke() -> Experiment:
+    words = ["train.rounds=2", "train.steps_per_round=1", "compute.device=cpu"]
+    return prepare(parse(override(read_toml("smoke"), words)))
+
+
+@pytest.mark.slow
+def test_a_run_records_its_peak_memory_and_traffic(tmp_path: Path) -> None:
+    """On a CPU the process's; the summary has the largest, also of a run that was resumed."""
+    experiment = smoke()
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(experiment, tmp_path, StopAfter(1))
+    summary = run_experiment(smoke(), tmp_path, Quiet(), resume=True)
+    lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    peaks = [line["timing"]["process_memory"] for line in lines]
+    assert all(10**7 < peak < memory() for peak in peaks)
+    assert summary["timing"]["process_memory"] == max(peaks)
+    first, second = json.loads((tmp_path / "env.json").read_text())["sessions"]
+    weights = sum(t.nbytes for t in tree_leaves(experiment.net.first))
+    assert first["traffic"] == second["traffic"] == {"down": weights, "up": weights}
+
+
+def test_the_peak_starts_anew() -> None:
+    """Where Linux allows it: 200 MB that were freed no longer count."""
+    held = bytearray(200 * 2**20)
+    high = peak_of_process()
+    del held
+    forget_peak()
+    if not os.access("/proc/self/clear_refs", os.W_OK):
+        pytest.skip("the system keeps the peak")
+    assert peak_of_process() < high - 150 * 2**20

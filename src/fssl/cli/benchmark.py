@@ -12,8 +12,6 @@ from .options import Overwrite, Sets, console, say
 from .running import as_settings, checked_early, planned_runs, ready_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ..config import Config
     from ..records.rounds import Line
     from ..runner.planned import PlannedRun
@@ -59,7 +57,9 @@ def submit(
 
 def verify(
     entry: Annotated[Path, typer.Argument(help="An entry, as `fssl submit` writes it.")],
-    rounds: Annotated[int, typer.Option(min=0, help="Rounds to train again; 0 only reads the entry.")] = FEW,
+    rounds: Annotated[
+        int | None, typer.Option(min=0, help=f"Rounds to train again, by default {FEW}; 0 only reads the entry.")
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the dataset's files.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
 ) -> None:
@@ -74,6 +74,7 @@ def verify(
 
     facts = read_entry(entry)
     say(f"{entry}: {described(facts, as_run(entry, facts))}; its checksum and result are right")
+    rounds = min(FEW, facts["rounds"]) if rounds is None else rounds
     if rounds > facts["rounds"]:
         raise UserError(f"--rounds {rounds}: the entry has {several(facts['rounds'], 'round')}")
     if rounds:
@@ -129,8 +130,8 @@ def reproduce(
     """Run what is missing of a published table, a figure or the benchmark, and judge every cell.
 
     The runs are those of the presets behind it. Finished ones in `--out` and `--runs` are not run again, and begun ones
-    are resumed. Printed first: how many are missing, and what they cost on this machine. Printed last: published number,
-    ours, and whether they agree as far as repeated runs do. `--set` chooses a part.
+    are resumed. First it prints how many are missing and what they cost on this machine; at the end the published
+    number, ours, and whether they agree as far as repeated runs do. `--set` chooses a part.
 
     Example: `fssl reproduce table1 --set grid.seed=[7] --data-dir DATA --dry-run`
     """
@@ -147,7 +148,7 @@ def reproduce(
     found = Reader().read(places)
     given = [*(settings or []), *as_settings({"data.dir": data_dir and str(data_dir), "compute.device": device})]
     done, missing = plan(target, given, found)
-    say(f"{what}: {done} of {several(done + len(missing), 'run')} are finished, {len(missing)} missing")
+    say(f"{what}: {several(done + len(missing), 'run')}; {done} finished, {len(missing)} missing")
     failures = run_missing(missing, out, dry_run) if missing else 0
     found = Reader().read([place for place in (out, *(runs or [])) if place.exists()])
     print_grid(console, target.judge(found), WIDE)
@@ -155,7 +156,7 @@ def reproduce(
         raise RunError(f"{failures} of {len(missing)} runs stopped early; the same command tries them again")
 
 
-def run_missing(missing: "Sequence[tuple[str, Config]]", out: Path, dry_run: bool) -> int:
+def run_missing(missing: "list[tuple[str, Config]]", out: Path, dry_run: bool) -> int:
     """Print what these runs cost here, and train them unless only that is wanted; return the number of failures."""
     datasets = checked_early(missing, out, debug=False, trains=not dry_run)
     from ..runner.costs import cost_lines

@@ -128,7 +128,7 @@ def tables(
 
     A run's settings decide its cells, not the name of its folder. Cells whose setting differs from the
     paper's are marked with the reason. Empty cells are counted, and runs without a cell are listed. A scoreboard shows
-    which of the paper's numbers have runs, and which of these agree within one point of accuracy.
+    which of the paper's numbers have runs, and how far apart they are, next to the run-to-run noise.
 
     Example: `fssl tables runs --table 2 --out paper/tables`
     """

@@ -1,4 +1,4 @@
-"""What `fssl reproduce` runs and says: the presets behind a table, a figure or the benchmark, and a verdict per cell."""
+"""What `fssl reproduce` runs and prints: presets behind a table, a figure or the benchmark, and a verdict per cell."""
 
 import json
 from collections import defaultdict

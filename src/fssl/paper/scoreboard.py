@@ -1,6 +1,6 @@
-"""The scoreboard: the paper's numbers that were run here to their round, and which agree within one point."""
+"""The scoreboard: the paper's numbers that were run here to their round, and which agree how far they are apart."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -13,20 +13,21 @@ from ..reports.drawing import MARKS, PAGE, legend, sheet
 from ..reports.formats import Grid, markdown, terminal
 from ..reports.look import GREY, MARKERS, Style, step_along
 from ..reports.runs import Run, commits_of, mean_std, spread
+from ..reports.verdicts import NOISE, NOISE_BANDS, noise_band
 from .fill import FilledTable, TableCell
 from .markup import signed
 from .panels import look_of
 from .published import TITLES, Column, PublishedTable, Row, Wanted
 from .setups import PROTOCOLS, changes_since, result_at
 
-POINT = 1.0  # of accuracy, in percent: the largest difference of two numbers that agree
+POINT = NOISE[1]  # of accuracy, in percent: differences up to this are within the run-to-run noise
 ROUNDING = "train.precision = "  # the one difference from the paper that a scored run may have
-HEAD = ("setting", "method", "paper", "ours", "apart", "agrees", "seeds", "commit")
+HEAD = ("setting", "method", "paper", "ours", "apart", "noise", "seeds", "commit")
 
 BOARD_LEGEND = (
     f"Accuracy in percent: the mean of the last {LAST} rounds up to the paper's last one; where the paper prints the "
     "round of an accuracy, ours in that round. Mean ± standard deviation over seeds. Apart: ours minus the paper's. "
-    "Numbers agree within one point."
+    f"Noise: how far they are apart, next to what separates repeated GPU runs of one seed ({NOISE[0]} to {NOISE[1]})."
 )
 
 
@@ -70,16 +71,14 @@ class Scoreboard(NamedTuple):
     total: int  # numbers that the paper prints, each once
     scores: list[ScoredNumber]  # those with runs
 
-    @property
-    def agreeing(self) -> int:
-        return sum(score.agrees for score in self.scores)
-
     def sentence(self) -> str:
-        """Return a sentence with how many numbers were run, agree and differ."""
+        """Return a sentence with how many numbers were run, and how far they are apart."""
+        bands = Counter(noise_band(score.difference) for score in self.scores)
+        counts = "; ".join(f"{band}: {bands[band]}" for band in NOISE_BANDS)
         return (
-            f"The paper prints {self.total} numbers. For {len(self.scores)} of them our runs reached the paper's "
-            f"round under its protocol (`{PROTOCOLS[0]}`). Within one point of accuracy: {self.agreeing}; "
-            f"farther away: {len(self.scores) - self.agreeing}."
+            f"The paper prints {self.total} different numbers. For {len(self.scores)} of them our runs reached the "
+            f"paper's round under its protocol (`{PROTOCOLS[0]}`). Repeated runs of one seed differ by {NOISE[0]} to "
+            f"{NOISE[1]} points. Differences from the paper: {counts}."
         )
 
 
@@ -134,7 +133,7 @@ def texts(score: ScoredNumber) -> list[str]:
     return [
         *(setting, score.row.name, paper, spread(list(score.ours))),
         signed(score.difference),
-        "yes" if score.agrees else "no",
+        noise_band(score.difference),
         ", ".join(str(run.config.seed) for run in score.runs),
         ", ".join(commits_of(score.runs)),
     ]
@@ -200,7 +199,7 @@ def draw_board(board: Scoreboard) -> Any:
     apart.set(
         xlabel="paper (%); equal numbers drawn side by side",
         ylabel="ours − paper (points)",
-        title="difference; filled: within one point",
+        title=f"difference; filled: within {NOISE[1]} points",
         xlim=(low, high),
     )
     legend(fig, 4)

@@ -17,14 +17,14 @@ from .verdicts import NOISE, by_result, gains, margin, not_compared, rivals, ver
 NEAR = ceil(10 * NOISE[1]) / 10  # points: one seed ranks nothing that is as near as this
 SMOOTH = 5  # rounds to each side in the mean of a picture's curve
 SHOWN = 8  # names in a sentence
-Groups = Mapping[str, list[Run]]
+Groups = Mapping[str, Sequence[Run]]
 
 
 class Standing(NamedTuple):
     """A line of the leaderboard. `place` is 1 + the number of methods clearly ahead; None for one that has no rank."""
 
     name: str
-    runs: list[Run]
+    runs: Sequence[Run]
     place: int | None
     costs: Costs
 
@@ -64,8 +64,8 @@ def places_of(groups: Groups) -> dict[str, int]:
 
 
 def is_ahead(first: Sequence[Run], second: Sequence[Run]) -> bool:
-    """Return whether a difference exceeds what separates nothing."""
-    return margin(first, second) > too_close(first, second)
+    """Return whether a difference, as it is shown, exceeds what separates nothing."""
+    return round(margin(first, second), 2) > round(too_close(first, second), 2)
 
 
 def too_close(first: Sequence[Run], second: Sequence[Run]) -> float:

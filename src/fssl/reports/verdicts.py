@@ -11,6 +11,7 @@ from .groups import comparable_settings, method_of
 from .runs import Run, late, number, spread
 
 NOISE = (0.3, 1.15)  # points by which repeated GPU runs of one seed differed, least and most
+NOISE_BANDS = (f"below {NOISE[0]}", f"{NOISE[0]} to {NOISE[1]}", f"above {NOISE[1]}")
 # 97.5 % quantiles of Student's t for 1 to 10 degrees of freedom.
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
@@ -22,6 +23,13 @@ def against_noise(difference: float) -> str:
     if apart <= most:
         return f"agrees within the run-to-run noise of {least} to {most}"
     return f"differs: {apart - most:.2f} beyond the run-to-run noise of {least} to {most}"
+
+
+def noise_band(difference: float) -> str:
+    """Return where a difference lies: below the noise, within its band, or above it."""
+    least, most = NOISE
+    apart = round(abs(difference), 2)
+    return NOISE_BANDS[(apart >= least) + (apart > most)]
 
 
 def reach(runs: Sequence[Run]) -> int:
