@@ -109,6 +109,28 @@ def test_the_page_opens_from_disk_without_a_network_or_a_complaint(browser: Brow
     assert (ARTIFACTS / "report.png").stat().st_size > 20_000
 
 
+def test_the_table_is_a_leaderboard_with_what_runs_cost(browser: Browser, runs: Path) -> None:
+    """Places, megabytes and memory of real runs; the chart stands over what all clients had received and sent."""
+    heads = [head.text for head in browser.all("#results th button")]
+    assert heads[-4:] == ["Seconds", "MB / round", "GiB", "Place"]  # none of these runs has a smoothed model
+    folder = runs / "sage_tau0.3/seed7/alpha0.1"
+    sent = json.loads((folder / "env.json").read_text())["sessions"][0]["traffic"]
+    lines = [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
+    each = len(lines[0]["clients"]) * (sent["down"] + sent["up"])
+    assert {f"{each / 1e6:.2f}"} <= {*browser.column(heads.index("MB / round") + 1)}
+    assert all(float(text) > 0.05 for text in browser.column(heads.index("GiB") + 1))
+    assert {*browser.column(heads.index("Place") + 1)} <= {*"123"}
+    browser.all("#results th button")[heads.index("Seconds")].click()
+    seconds = [float(text) for text in browser.column(heads.index("Seconds") + 1)]
+    assert seconds == sorted(seconds, reverse=True)
+    browser.chart("plot-by-seconds")
+    browser.chart("plot-by-traffic")
+    script = "return document.getElementById('plot-by-traffic').data.find(t => t.name === 'SAGE')"
+    drawn = browser.run(script)
+    assert drawn["x"] == pytest.approx([each * r / 1e9 for r in (1, 2, 3, 4)], rel=1e-3)
+    assert len(drawn["y"]) == 4
+
+
 def test_a_curve_on_the_page_is_that_of_the_records(browser: Browser, runs: Path) -> None:
     """The mean over both seeds, worked out here from the files, and what pointing at it shows."""
     files = [runs / f"sage_tau0.3/seed{seed}/alpha0.1/rounds.jsonl" for seed in (7, 8)]

@@ -114,7 +114,7 @@ def test_a_line_says_what_its_runs_cost(tmp_path: Path) -> None:
     old, line = sorted(report(tmp_path)["tasks"][0]["groups"], key=lambda line: line["name"])
     assert (line["total"], line["sent"], line["memory"]) == (1.0 + 1.0 + 1.5, 8e6, 3 * 2**30)
     assert line["spent"] == {"seconds": [1.0, 2.0, 3.5], "traffic": [0.008, 0.016, 0.024]}
-    assert (old["sent"], old["memory"], old["spent"]["traffic"], old["smoothed"]) == (None, None, [], (None, None))
+    assert (old["sent"], old["memory"], old["spent"]["traffic"], old["smoothed"]) == (None, None, [], [None, None])
 
 
 def test_the_conclusions_name_the_leader_and_where_sage_does_not_lead(tmp_path: Path) -> None:
