@@ -50,7 +50,8 @@ show none; show runs; compare none; compare runs --by nothing; compare runs --ag
 report none; report runs --out report.txt; tables none; tables runs --setting nothing; figures none
 figures runs --only 99
 submit none; submit runs/begun; submit runs/sage --out runs/sage/config.toml; verify none.json
-verify runs/sage/config.toml; reproduce tabl1; reproduce fig99; reproduce table1 --runs none; reproduce track-a --entries none
+verify runs/sage/config.toml; reproduce tabl1; reproduce fig99; reproduce table1 --runs none
+reproduce track-a --entries none
 methods fedlok; methods sage+oracel; methods fedavg+sage; presets smok; docs sag; datasets --check none
 bench --method sgae; bench --method sage --method fedavg; deploy status --home none; deploy start smoke --home none
 deploy start smok --home home; predict none; predict runs/sage photos --data-dir data

@@ -4,7 +4,6 @@
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from fssl.catalog.describe import measure_sizes
 from fssl.core.assembly import make_net
+from fssl.errors import several
 from fssl.methods.names import build_method
 from fssl.reports.costs import Costs, Memory, costs_of
 from fssl.reports.entries import as_run, entry_of, entry_text, find_entries
@@ -82,7 +82,7 @@ def peaks() -> dict[str, int]:
 @cache
 def on_tracks() -> dict[str, list[Run]]:
     """Return the entries by track."""
-    found: dict[str, list[Run]] = defaultdict(list)
+    found: dict[str, list[Run]] = {track: [] for track in TRACKS}
     for file, facts in find_entries(ENTRIES):
         run = as_run(file, facts)
         found[track_of(run)].append(run)
@@ -91,10 +91,17 @@ def on_tracks() -> dict[str, list[Run]]:
 
 def count() -> str:
     """Return how many of the planned runs have an entry."""
-    done = {track: len(on_tracks().get(track, [])) for track in TRACKS}
-    total = sum(map(planned_runs, TRACKS))
-    of_each = ", ".join(f"{number} of {planned_runs(track)} in track {track}" for track, number in done.items())
-    return f"{sum(done.values())} of {total} runs are on record: {of_each}. See the [leaderboard](leaderboard.md).\n"
+    total = {track: len(planned_runs(track)) for track in TRACKS}
+    done = {track: sum(is_planned(run, track) for run in on_tracks()[track]) for track in TRACKS}
+    of_each = ", ".join(f"{done[track]} of {total[track]} in track {track}" for track in TRACKS)
+    said = f"{sum(done.values())} of {sum(total.values())} runs are on record: {of_each}"
+    others = sum(map(len, on_tracks().values())) - sum(done.values())
+    more = f", and {several(others, 'run')} of methods that the presets do not list" if others else ""
+    return f"{said}{more}. See the [leaderboard](leaderboard.md).\n"
+
+
+def is_planned(run: Run, track: str) -> bool:
+    return (run.config.method.name, run.config.seed) in planned_runs(track)
 
 
 def leaderboard() -> str:
@@ -102,16 +109,17 @@ def leaderboard() -> str:
 
 
 def section(track: str) -> str:
-    runs = on_tracks().get(track, [])
-    done = f"{len(runs)} of {planned_runs(track)} runs"
+    runs, planned = on_tracks()[track], several(len(planned_runs(track)), "planned run")
     if not runs:
-        return f"## Track {track}\n\nNo entry yet: 0 of {planned_runs(track)} runs.\n"
+        return f"## Track {track}\n\nNo entry yet, of {planned}.\n"
     groups = named_groups(runs)
     lines = standings(groups)
     table = markdown_table(HEAD, map(row, lines))
     said = "".join(f"- {text}\n" for text in words(groups))
     picture = f"![Accuracy against seconds and against traffic]({PICTURE.name})\n\n" if track == "A" else ""
     commands = "".join(f"- {text}\n" for line in lines for text in made_by(line))
+    count = "entry" if len(runs) == 1 else "entries"
+    done = f"{len(runs)} {count}: {sum(is_planned(run, track) for run in runs)} of {planned}"
     parts = [f"## Track {track}\n\n{done}.\n", said, table, f"{picture}Commands and records:\n", commands]
     return "\n".join(parts)
 

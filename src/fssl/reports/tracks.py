@@ -20,8 +20,10 @@ def presets_of(track: str) -> list[str]:
     return [f"benchmark/{preset}" for preset in TRACKS[track]]
 
 
-def planned_runs(track: str) -> int:
-    return sum(len([*expand(read_toml(preset))]) for preset in presets_of(track))
+def planned_runs(track: str) -> set[tuple[str, int]]:
+    """Return the methods and seeds that a track's presets list."""
+    cells = [config for preset in presets_of(track) for _, config in expand(read_toml(preset))]
+    return {(config.method.name, config.seed) for config in cells}
 
 
 def task_of(config: Config) -> dict[str, Any]:

@@ -284,7 +284,7 @@ def spent(runs: Sequence[Run], what: str) -> list[Any]:
     curves = [spent_by_round(run, what) for run in runs]
     last = min(run.last_round for run in runs)
     means = [[curve.get(r, math.nan) for r in range(1, last + 1)] for curve in curves if curve]
-    return plain(np.mean(means, 0), 3) if len(means) == len(curves) else []
+    return plain(np.mean(means, 0), 6) if len(means) == len(curves) else []
 
 
 def mean_and_deviation(values: Sequence[float | None]) -> Sequence[float | None]:
