@@ -20,7 +20,7 @@ from fssl.reports.formats import as_code
 from fssl.reports.groups import named_groups
 from fssl.reports.leaderboard import Standing, draw, standings, words
 from fssl.reports.runs import Run, commits_of
-from fssl.reports.tracks import TRACKS, planned_runs, track_of
+from fssl.reports.tracks import TRACKS, planned_cells, track_of
 from helpers.results_page import RESULTS, markdown_table, runs_in
 
 FOLDER = RESULTS / "benchmark"
@@ -91,7 +91,7 @@ def on_tracks() -> dict[str, list[Run]]:
 
 def count() -> str:
     """Return how many of the planned runs have an entry."""
-    total = {track: len(planned_runs(track)) for track in TRACKS}
+    total = {track: len(planned_cells(track)) for track in TRACKS}
     done = {track: sum(is_planned(run, track) for run in on_tracks()[track]) for track in TRACKS}
     of_each = ", ".join(f"{done[track]} of {total[track]} in track {track}" for track in TRACKS)
     said = f"{sum(done.values())} of {sum(total.values())} runs are on record: {of_each}"
@@ -101,7 +101,7 @@ def count() -> str:
 
 
 def is_planned(run: Run, track: str) -> bool:
-    return (run.config.method.name, run.config.seed) in planned_runs(track)
+    return (run.config.method.name, run.config.seed) in planned_cells(track)
 
 
 def leaderboard() -> str:
@@ -109,7 +109,7 @@ def leaderboard() -> str:
 
 
 def section(track: str) -> str:
-    runs, planned = on_tracks()[track], several(len(planned_runs(track)), "planned run")
+    runs, planned = on_tracks()[track], several(len(planned_cells(track)), "planned run")
     if not runs:
         return f"## Track {track}\n\nNo entry yet, of {planned}.\n"
     groups = named_groups(runs)

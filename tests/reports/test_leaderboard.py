@@ -9,7 +9,7 @@ from fssl.reports.costs import Memory, mean_costs, seconds_by_round, spent_by_ro
 from fssl.reports.groups import named_groups
 from fssl.reports.leaderboard import NEAR, draw, places_of, standings, words
 from fssl.reports.runs import Run, find_runs
-from fssl.reports.tracks import TRACKS, nearest_track, planned_runs, presets_of, track_of
+from fssl.reports.tracks import TRACKS, nearest_track, planned_cells, presets_of, track_of
 from fssl.reports.verdicts import NOISE_BANDS, against_noise, noise_band
 from helpers.handmade import write_run
 from helpers.run_folders import write_run as write_config
@@ -100,7 +100,7 @@ def test_every_planned_run_is_of_its_track(tmp_path: Path) -> None:
     found = find_runs([tmp_path]).runs
     assert len(found) == 4
     assert all(track_of(run) == run.path.relative_to(tmp_path).parts[0] for run in found)
-    assert sum(len(planned_runs(track)) for track in TRACKS) == 144
+    assert sum(len(planned_cells(track)) for track in TRACKS) == 144
 
 
 def test_another_setting_is_of_no_track(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def presets_of(track: str) -> list[str]:
     return [f"benchmark/{preset}" for preset in TRACKS[track]]
 
 
-def planned_runs(track: str) -> set[tuple[str, int]]:
+def planned_cells(track: str) -> set[tuple[str, int]]:
     """Return the methods and seeds that a track's presets list."""
     cells = [config for preset in presets_of(track) for _, config in expand(read_toml(preset))]
     return {(config.method.name, config.seed) for config in cells}
