@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from fssl.config import override, parse, read_toml
 from fssl.console import Quiet
+from fssl.core.device import forget_peaks, peak_memory
 from fssl.core.experiment import Experiment, prepare
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
@@ -119,3 +120,14 @@ def test_the_peak_starts_anew() -> None:
     if not os.access("/proc/self/clear_refs", os.W_OK):
         pytest.skip("the system keeps the peak")
     assert peak_of_process() < high - 150 * 2**20
+
+
+def test_of_several_gpus_the_fullest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    peaks = {torch.device("cuda", 0): 5, torch.device("cuda", 1): 7}
+    forgotten: list[torch.device] = []
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", peaks.__getitem__)
+    monkeypatch.setattr("torch.cuda.reset_peak_memory_stats", forgotten.append)
+    assert peak_memory([*peaks]) == {"gpu_memory": 7}
+    assert {*peak_memory([torch.device("cpu")])} == {"process_memory"}
+    forget_peaks([*peaks, torch.device("cpu")])
+    assert forgotten == [*peaks]

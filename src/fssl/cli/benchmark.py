@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import RunError, UserError, several
+from ..errors import RunError, UserError, complain, several
 from ..system.machine import check_folder
 from .options import Overwrite, Sets, console, say
 from .running import as_settings, checked_early, planned_runs, ready_runs
@@ -88,8 +88,9 @@ def verify(
 def settings_again(facts: "Line", data_dir: Path | None, device: str | None) -> "Config":
     """Return an entry's settings for this machine: its folder of images and its device, and the local engine."""
     from ..config import override, parse
+    from ..reports.entries import without_places
 
-    tables = {key: dict(table) if isinstance(table, dict) else table for key, table in facts["settings"].items()}
+    tables = without_places(facts["settings"])  # an entry from elsewhere must not name files of this machine
     compute = tables.get("compute", {})
     tables["compute"] = {key: compute[key] for key in ("compile", "kernels") if key in compute}
     tables["records"] = {**tables.get("records", {}), "tensorboard": False, "wandb": "off"}
@@ -149,7 +150,11 @@ def reproduce(
     given = [*(settings or []), *as_settings({"data.dir": data_dir and str(data_dir), "compute.device": device})]
     done, missing = plan(target, given, found)
     say(f"{what}: {several(done + len(missing), 'run')}; {done} finished, {len(missing)} missing")
-    failures = run_missing(missing, out, dry_run) if missing else 0
+    try:
+        failures = run_missing(missing, out, dry_run) if missing else 0
+    except KeyboardInterrupt:
+        complain(f"stopped; finished rounds are kept in {out}: the same command continues")
+        raise
     found = Reader().read([place for place in (out, *(runs or [])) if place.exists()])
     print_grid(console, target.judge(found), WIDE)
     if failures:

@@ -111,13 +111,17 @@ def without_places(tables: Mapping[str, Any]) -> Line:
     known = {key: dict(table) if isinstance(table, Mapping) else table for key, table in tables.items()}
     if "dir" in known.get("data", {}):
         known["data"]["dir"] = "DATA"
-    for section, key in (("partition", "file"), ("model", "start")):
+    names = {("partition", "file"): only_name, ("model", "start"): only_name}
+    names |= {("method", "name"): short_name, ("model", "name"): short_name}
+    for (section, key), shorten in names.items():
         if isinstance(name := known.get(section, {}).get(key), str):
-            known[section][key] = Path(name).name
-    for section in ("method", "model"):
-        known[section]["name"] = short_name(known[section]["name"])
+            known[section][key] = shorten(name)
     known["compute"] = {k: v for k, v in known.get("compute", {}).items() if k not in ("devices", "ray_address")}
     return known
+
+
+def only_name(path: str) -> str:
+    return Path(path).name
 
 
 def session_of(session: Mapping[str, Any]) -> Line:
