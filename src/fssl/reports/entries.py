@@ -106,22 +106,28 @@ def line_digest(line: Mapping[str, Any]) -> str:
 # Without places of a machine.
 
 
+def only_name(path: str) -> str:
+    return Path(path).name
+
+
+NAMES_OF_FILES = (
+    ("partition", "file", only_name),
+    ("model", "start", only_name),
+    ("method", "name", short_name),
+    ("model", "name", short_name),
+)
+
+
 def without_places(tables: Mapping[str, Any]) -> Line:
     """Return recorded settings with `DATA` as the images' folder, and other files by their names only."""
     known = {key: dict(table) if isinstance(table, Mapping) else table for key, table in tables.items()}
     if "dir" in known.get("data", {}):
         known["data"]["dir"] = "DATA"
-    names = {("partition", "file"): only_name, ("model", "start"): only_name}
-    names |= {("method", "name"): short_name, ("model", "name"): short_name}
-    for (section, key), shorten in names.items():
+    for section, key, shorten in NAMES_OF_FILES:
         if isinstance(name := known.get(section, {}).get(key), str):
             known[section][key] = shorten(name)
     known["compute"] = {k: v for k, v in known.get("compute", {}).items() if k not in ("devices", "ray_address")}
     return known
-
-
-def only_name(path: str) -> str:
-    return Path(path).name
 
 
 def session_of(session: Mapping[str, Any]) -> Line:
