@@ -37,7 +37,8 @@ def changed(**facts: Any) -> str:
 @pytest.mark.slow
 def test_what_is_trained_again_agrees_bit_for_bit(submitted: Fssl) -> None:
     said = submitted("verify", ENTRY, "--rounds", "2", "--device", "cpu")
-    first, *_, last = said.out.splitlines()
+    first, cost, *_, last = said.out.splitlines()
+    assert cost.startswith("estimate for this machine: ")
     assert (said.code, said.err) == (0, "")
     assert first.startswith(f"{ENTRY}: sage on digits, seed 7, 2 rounds on cpu: ")
     assert first.endswith(" % (mean of the last 2 rounds); its checksum and result are right")

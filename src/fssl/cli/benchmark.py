@@ -105,8 +105,11 @@ def trained_again(config: "Config", rounds: int) -> tuple[list["Line"], dict[str
     datasets = checked_early(named, nowhere, debug=False, trains=True)
     from ..console import RunView
     from ..runner.again import first_lines, session_here
+    from ..runner.costs import cost_lines
 
     (planned,) = ready_runs(planned_runs(named, nowhere, datasets), datasets, resume=False)
+    for text in cost_lines(planned.experiment, rounds=rounds):
+        say(text)
     lines = []
     with RunView(console, config.method.name) as view:
         view.started(replace(config, train=replace(config.train, rounds=rounds)), [])

@@ -71,12 +71,13 @@ class Cost(NamedTuple):
         return said
 
 
-def cost_lines(experiment: Experiment, is_loaded: bool = True, runs: int = 1) -> list[str]:
-    """Return lines on the cost of a run on this machine; with several runs, also their total cost."""
+def cost_lines(experiment: Experiment, is_loaded: bool = True, runs: int = 1, rounds: int | None = None) -> list[str]:
+    """Return lines on the cost of a run, or of its first rounds; with several runs, also their total cost."""
     try:
         cost = estimate(experiment, is_loaded)
     except Exception:  # an error in an estimate must not stop the run
         return []
+    cost = cost if rounds is None else cost._replace(rounds=rounds)
     lines = [cost.line, *cost.warnings]
     if runs > 1 and cost.seconds is not None:
         lines.append(
