@@ -63,7 +63,7 @@ from fssl.engines.flower.messages import (
 )
 from fssl.engines.flower.nodes import AnyNode
 from fssl.engines.flower.noised import ClippedNoise
-from fssl.engines.flower.plausible import check_weight, outstanding
+from fssl.engines.flower.plausible import MOST_MOVED, Move, check_weight, far_ahead, outstanding
 from fssl.engines.flower.state import SiteState, round_of
 from helpers.fleet import RUN, Grid, Handler, at_client, at_sites, attacked_upload, federation_of, fleet_of
 
@@ -1168,26 +1168,60 @@ def catching(handle: Handler) -> Handler:
     return caught
 
 
-def test_who_outweighs_or_outruns_the_others_is_named(tmp_path: Path) -> None:
-    """Its update is scaled by 200: too little to be rejected."""
-    federation, honest = federation_of("partition.kind=dirichlet", "partition.alpha=0.1"), at_sites(tmp_path)
-    bad, *_ = federation.drawn_clients(1)
+def scaling(honest: Handler, bad: int, times: float, kind: str = ".params.") -> Handler:
+    """One client's update of tensors with such names is so many times as long."""
 
     def handle(message: Message) -> Message | None:
         reply = honest(message)
         assert reply is not None
         if message.metadata.dst_node_id == bad:
             sent, tensors = unpack(message.content["payload"]), unpack(reply.content["upload"])
-            params = {n for n in tensors if n.startswith("weights.params.")}
-            scaled = {n: sent[n] + 200 * (t - sent[n]) if n in params else t for n, t in tensors.items()}
+            names = {n for n in tensors if kind in n}
+            scaled = {n: sent[n] + times * (t - sent[n]) if n in names else t for n, t in tensors.items()}
             reply.content["upload"] = pack(scaled)
         return reply
 
+    return handle
+
+
+def test_who_outweighs_or_outruns_the_others_is_named(tmp_path: Path) -> None:
+    """Its update is too short to be rejected."""
+    federation, honest = federation_of("partition.kind=dirichlet", "partition.alpha=0.1"), at_sites(tmp_path)
+    bad, *_ = federation.drawn_clients(1)
     said: list[str] = []
-    one_round = Engine(federation, fleet_of(federation, handle, said, quorum=2))
+    one_round = Engine(federation, fleet_of(federation, scaling(honest, bad, 50), said, quorum=2))
     list(one_round.rounds(1))
     (line,) = [line for line in said if "moved" in line]
     assert re.match(rf"round 1: WARNING: client {bad} moved the model by \d+% of its norm, the median client by", line)
+
+
+@pytest.mark.parametrize(("kind", "part"), [(".params.", "the model"), ("running_mean", "BatchNorm's statistics")])
+def test_one_update_that_ruins_the_model_is_left_out_and_named(kind: str, part: str, tmp_path: Path) -> None:
+    """Each of its values is within the bounds, and its own test is finite; with it, no site could train on."""
+    federation, said, honest = federation_of(), list[str](), at_sites(tmp_path)
+    _, bad, _ = federation.drawn_clients(1)
+    engine = flower_engine(fleet_of(federation, scaling(honest, bad, 1000, kind), said, quorum=2))
+    (result,) = engine.rounds(1)
+    (missing,) = result.missing
+    reason = rf"upload rejected: moved {part} by \d+% of its norm, the median client by \d+\.\d\d%"
+    assert missing.client == bad
+    assert re.fullmatch(reason, missing.reason), missing.reason
+    without = flower_engine(fleet_of(federation, honest, nodes=[k for k in range(4) if k != bad]))
+    assert digests(without, 1) == [
+        b"".join(t.numpy().tobytes() for t in named(server=engine.snapshot.server).values())
+    ]  # as if it had not been there
+
+
+def test_bounds_of_an_update_that_is_left_out() -> None:
+    usual = [Move(0.01, 0.5), Move(0.02, 0.5)]
+    for parts, found in (
+        (Move(MOST_MOVED, MOST_MOVED), set()),
+        (Move(3.1, 0.5), {2}),
+        (Move(0.02, 5.0), set()),  # ten times the median
+        (Move(0.02, 5.1), {2}),
+    ):
+        assert far_ahead({0: usual[0], 1: usual[1], 2: parts}, MOST_MOVED).keys() == found
+    assert not far_ahead({0: usual[0], 1: Move(1e6, 1e6)}, MOST_MOVED)  # of two, either may lie
 
 
 def beyond_numbers(upload: ArrayRecord) -> ArrayRecord:
@@ -1209,10 +1243,11 @@ def spoiling(honest: Handler, bad: Iterable[int]) -> Handler:
 
 @pytest.mark.parametrize("method", ["sage", "flexmatch"])
 def test_an_upload_that_makes_the_mean_infinite_is_left_out_and_named(method: str, tmp_path: Path) -> None:
-    federation, said = federation_of(f"method.name={method}", "model.name=resnet8"), list[str]()
+    pair = "train.clients_per_round=2"  # of three, the longest update would be left out by its length
+    federation, said = federation_of(f"method.name={method}", "model.name=resnet8", pair), list[str]()
     honest = at_sites(tmp_path)
-    _, bad, _ = federation.drawn_clients(1)
-    engine = flower_engine(fleet_of(federation, spoiling(honest, [bad]), said, quorum=2))
+    _, bad = federation.drawn_clients(1)
+    engine = flower_engine(fleet_of(federation, spoiling(honest, [bad]), said))
     (result,) = engine.rounds(1)
     reason = "upload rejected: its model has no finite loss on the test images"
     assert result.missing == [Missing(bad, reason)]
@@ -1235,7 +1270,7 @@ def test_where_no_upload_fails_alone_the_largest_is_left_out(tmp_path: Path) -> 
     federation = federation_of()
     fleet = fleet_of(federation, at_sites(tmp_path), quorum=2)
     results = list(fleet.train(1, clients := federation.drawn_clients(1), flower_engine(fleet).snapshot))
-    fleet._moves = {client: float(i % 2) for i, client in enumerate(clients)}
+    fleet._moves = {client: Move(float(i % 2), 0.0) for i, client in enumerate(clients)}
     assert fleet.leave_out(1, lambda weights: True)
     again = list(fleet.train(1, clients, flower_engine(fleet).snapshot))
     reason = "upload rejected: the mean is not finite, and it moved the model most"
@@ -1257,7 +1292,7 @@ def test_where_no_upload_fails_alone_the_largest_is_left_out(tmp_path: Path) -> 
     ],
 )
 def test_bounds_of_the_warnings(weights: dict[int, int], moves: dict[int, float], expected: list[str]) -> None:
-    assert outstanding(weights, moves) == expected
+    assert outstanding(weights, {client: Move(share, 0.0) for client, share in moves.items()}) == expected
 
 
 def test_a_site_with_images_of_its_own_may_have_as_many_as_the_server_allows() -> None:

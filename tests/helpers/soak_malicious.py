@@ -81,10 +81,8 @@ class Malicious:
             return f"{kind} of site {bad}: another one is named: {others}"
         if kind in FORMS and not all([missing.client for missing in result.missing] == [bad] for result in results):
             return f"{kind} of site {bad} is used"
-        largest = max(float(t.abs().max()) for t in engine.model().params.values())
-        return (
-            f"{kind} of site {bad} is not named, and a weight is {largest:.0f}" if largest > 100 and not named else ""
-        )
+        largest = max(float(t.abs().max()) for tensors in engine.model() for t in tensors.values())
+        return f"{kind} of site {bad} is not named, and a value is {largest:.0f}" if largest > 100 and not named else ""
 
     def lying(self, kind: str, bad: int, draw: random.Random) -> Handler:
         honest = at_sites(self.folder)

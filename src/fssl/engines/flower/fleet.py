@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -32,7 +32,7 @@ from .labels import LabelWatch
 from .messages import MEASURE, SCORE, Job, message_forms, order, read_result, read_score, read_sums
 from .nodes import Connected, Nodes, numbers
 from .noised import make_privacy
-from .plausible import check_values, check_weight, moved_by, outstanding
+from .plausible import MOST_MOVED, Move, check_values, check_weight, far_ahead, moved_by, outstanding
 
 FOR_EVER = 1e9  # seconds
 SLOWER, FEWEST_SECONDS = 10, 300.0  # times the slowest answer, and a minimum: then a client's process counts as dead
@@ -97,7 +97,7 @@ class FlowerFleet:
         self.privacy = make_privacy(federation)
         self.labels = LabelWatch(federation, say)
         self._failed: Counter[str] = Counter()  # attempts in a row, by kind of message
-        self._moves: dict[int, float] = {}  # in this round: how far each site moved the model
+        self._moves: dict[int, Move] = {}  # in this round: how far each site moved the model
         self._slowest: dict[str, float] = {}  # seconds of the slowest answer so far, by kind of message
         self._results: list[ClientResult | Missing] = []  # of this round, from sites: an upload may be at fault
         self._again: list[ClientResult | Missing] = []  # the same without that one, to repeat the round
@@ -128,6 +128,9 @@ class FlowerFleet:
             if self.policy.run:
                 self._results.append(result)
             yield result
+        if ruinous := far_ahead(self._moves, MOST_MOVED):
+            self._repeat_without(round, ruinous)
+            raise RepeatRoundError
         for line in outstanding(weights, self._moves):
             self.say(f"round {round}: WARNING: {line}")
         self._check_enough(question.kind, round, len(tallies), len(clients))
@@ -146,11 +149,15 @@ class FlowerFleet:
         why = "its model has no finite loss on the test images"
         if not bad:
             bad, why = [max(models, key=self._moves.__getitem__)], "the mean is not finite, and it moved the model most"
-        lost = {client: self.lost(round, client, f"{REJECTED}: {why}") for client in bad}
+        self._repeat_without(round, dict.fromkeys(bad, why))
+        return True
+
+    def _repeat_without(self, round: int, bad: Mapping[int, str]) -> None:
+        """Prepare to repeat the round's mean without these uploads, each with its reason."""
+        lost = {client: self.lost(round, client, f"{REJECTED}: {why}") for client, why in bad.items()}
         for client in bad:
             del self._moves[client]
         self._again = [lost.get(r.upload.client, r) if isinstance(r, ClientResult) else r for r in self._results]
-        return True
 
     def measure(self, round: int, weights: Weights) -> list[NormSums | Missing]:
         """Ask all clients; if too few answer, ask once more with the same model.

@@ -7,6 +7,7 @@ sent, and how many images the site can have. Within these bounds a site can stil
 import math
 from collections.abc import Mapping
 from statistics import median
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -21,6 +22,17 @@ MOST_STEPS = 10**7  # of a client in a round
 VARIANCE = "running_var"  # ends the names of those that BatchNorm keeps
 HALF, OUTSTANDING = 0.5, 10  # share of all weights; times the median of the updates
 NOTABLE = 0.1  # of the model's own norm: smaller updates do no harm, and sites without labels hardly move at first
+MOST_MOVED = 3.0  # times the model's own norm: one such update ruins the model
+
+
+class Move(NamedTuple):
+    """The norms of an update's parameters and buffers, as shares of the norms of the sent ones."""
+
+    params: float
+    buffers: float
+
+
+MOVED = ("the model", "BatchNorm's statistics")  # in messages, in the order of Move
 
 
 def check_values(upload: Upload, payload: Payload, tally: Tensor, layout: Layout) -> None:
@@ -66,10 +78,13 @@ def check_weight(samples: int, client: int, federation: Federation, most: int) -
         raise BadUploadError(f"num_samples is {samples}; most_images in server.toml allows {most}")
 
 
-def moved_by(upload: Upload, payload: Payload) -> float:
-    """Return the norm of an update of the parameters, as a share of the norm of the sent ones."""
-    sent = payload.weights.params
-    update = {name: t - sent[name].to(t) for name, t in upload.weights.params.items() if name in sent}
+def moved_by(upload: Upload, payload: Payload) -> Move:
+    return Move(*map(share_moved, upload.weights, payload.weights))
+
+
+def share_moved(new: State, sent: State) -> float:
+    """Return the norm of an update, as a share of the norm of the sent tensors."""
+    update = {name: tensor - sent[name].to(tensor) for name, tensor in new.items() if name in sent}
     return norm(update) / max(norm({name: sent[name] for name in update}), 1e-12)
 
 
@@ -77,17 +92,25 @@ def norm(tensors: State) -> float:
     return math.sqrt(sum(float(t.double().square().sum()) for t in tensors.values()))
 
 
-def outstanding(weights: Mapping[int, int], moves: Mapping[int, float]) -> list[str]:
+def outstanding(weights: Mapping[int, int], moves: Mapping[int, Move]) -> list[str]:
     """Return a line per client with more than half of the weight, or an update of more than ten times the median."""
-    total, usual = sum(weights.values()), median(moves.values()) if moves else 0.0
+    total = sum(weights.values())
     heavy = [
         f"client {client} has {weight / total:.0%} of the weight in the mean"
         for client, weight in weights.items()
         if len(weights) > 2 and weight > HALF * total
     ]
-    large = [
-        f"client {client} moved the model by {share:.0%} of its norm, the median client by {usual:.2%}"
-        for client, share in moves.items()
-        if len(moves) > 2 and share > max(OUTSTANDING * usual, NOTABLE)
-    ]
-    return heavy + large
+    return heavy + [f"client {client} {how}" for client, how in far_ahead(moves, NOTABLE).items()]
+
+
+def far_ahead(moves: Mapping[int, Move], least: float) -> dict[int, str]:
+    """Return the clients whose update is longer than `least` and than ten times the median, with both lengths."""
+    found: dict[int, str] = {}
+    if len(moves) > 2:  # of two, either may be the wrong one
+        for part, shares in zip(MOVED, zip(*moves.values(), strict=True), strict=True):
+            usual = median(shares)
+            for client, share in zip(moves, shares, strict=True):
+                if share > max(OUTSTANDING * usual, least):
+                    how = f"moved {part} by {share:.0%} of its norm, the median client by {usual:.2%}"
+                    found.setdefault(client, how)
+    return found
