@@ -1214,13 +1214,13 @@ def test_one_update_that_ruins_the_model_is_left_out_and_named(kind: str, part: 
 
 def test_bounds_of_an_update_that_is_left_out() -> None:
     usual = [Move(0.01, 0.5), Move(0.02, 0.5)]
-    for parts, found in (
+    for move, found in (
         (Move(MOST_MOVED, MOST_MOVED), set()),
         (Move(3.1, 0.5), {2}),
         (Move(0.02, 5.0), set()),  # ten times the median
         (Move(0.02, 5.1), {2}),
     ):
-        assert far_ahead({0: usual[0], 1: usual[1], 2: parts}, MOST_MOVED).keys() == found
+        assert far_ahead({0: usual[0], 1: usual[1], 2: move}, MOST_MOVED).keys() == found
     assert not far_ahead({0: usual[0], 1: Move(1e6, 1e6)}, MOST_MOVED)  # of two, either may lie
 
 

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -105,7 +106,7 @@ QUANTITIES = (
 )
 
 SECONDS = QUANTITIES[-1]
-LINE_KEYS = ("round", "clients", "timing", "metrics", *(quantity.key for quantity in QUANTITIES))  # of a line
+LINE_KEYS = ("round", "clients", "timing", "metrics", "sites", *(quantity.key for quantity in QUANTITIES))  # of a line
 
 
 class News(NamedTuple):
@@ -273,6 +274,7 @@ def group_data(name: str, runs: list[Run]) -> Json:
         "spent": {what: spent(runs, what) for what in ("seconds", "traffic")},
         "labels_by_class": plain(labels, 0),
         "right_by_class": plain(100 * divided(correct, labels), 2),
+        "sites": by_site(runs),
         "command": command(runs),
         "recorded": recorded_commands(runs),
         "settings": to_toml(as_tables(runs[0].config)),
@@ -299,6 +301,32 @@ def by_class(runs: Sequence[Run]) -> tuple[Numbers, Numbers]:
     if not known:
         return np.zeros(0), np.zeros(0)
     return np.sum([labels for labels, _, _ in known], 0), np.sum([correct for _, correct, _ in known], 0)
+
+
+def by_site(runs: Sequence[Run]) -> Json | None:
+    """Return the accuracy on each site's own images after the newest round that measured it, averaged over seeds.
+
+    The images are the sites' test images, or those held out for validation where a run has no others.
+    """
+    for part in ("test", "validation"):
+        found: dict[int, list[float]] = defaultdict(list)
+        for run in runs:
+            newest = next((of_sites for line in reversed(run.lines) if (of_sites := table(line, "sites", part))), {})
+            for client in table(newest, "clients"):
+                if client.isdecimal() and (accuracy := value(newest, "clients", client, "accuracy")) is not None:
+                    found[int(client)].append(accuracy)
+        if found:
+            clients = sorted(found)
+            return {"part": part, "clients": clients, "accuracy": [round(fmean(found[k]), 2) for k in clients]}
+    return None
+
+
+def table(line: Json, *keys: str) -> Json:
+    """Return a table in a line; an empty one if it is missing or damaged."""
+    found: Any = line
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def middle(values: Numbers) -> float | None:

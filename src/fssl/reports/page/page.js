@@ -572,6 +572,48 @@ function drawConfusion(drawn) {
   draw("plot-byclass", classMarks(table, names), extra, `Precision, recall and F1 of ${line.title} by class`);
 }
 
+// The model on each site's own images.
+
+function siteMarks(line) {
+  const { clients, accuracy, part } = line.sites;
+  return {
+    x: clients,
+    y: accuracy,
+    name: safe(line.title),
+    mode: "markers",
+    type: "scatter",
+    marker: { size: 11, color: line.style.color, symbol: line.style.marker },
+    text: clients.map((client) => siteName(line.task, client)),
+    hovertemplate: `%{text}: %{y:.2f} % of its ${part} images`,
+  };
+}
+
+const siteName = (task, client) => safe(task.partition?.names?.[client] ?? `client ${client}`);
+
+function drawSites(drawn) {
+  const known = drawn.filter((line) => line.sites);
+  $("sites").hidden = !known.length;
+  const rows = known.filter((line) => !isHidden(line));
+  if (!rows.length) return;
+  const worst = rows.map(({ title, sites, task }) => {
+    const lowest = Math.min(...sites.accuracy);
+    return `${title}: lowest ${fixed(lowest)} % (${siteName(task, sites.clients[sites.accuracy.indexOf(lowest)])})`;
+  });
+  $("sites-about").textContent = worst.join("; ");
+  const { task } = rows[0];
+  const clients = Math.max(...rows.flatMap((line) => line.sites.clients)) + 1;
+  const extra = {
+    xaxis: {
+      title: { text: task.partition?.names ? "site" : "client" },
+      zeroline: false,
+      range: [-0.8, clients - 0.2],
+      ...holderTicks(clients, clients, task.partition?.names),
+    },
+    yaxis: { ticksuffix: " %", autorangeoptions: SHARES },
+  };
+  draw("plot-sites", rows.map(siteMarks), extra, `Accuracy by site. ${worst.join("; ")}`);
+}
+
 // Who holds what.
 
 const SERVER = "server";
@@ -656,6 +698,7 @@ function renderCharts() {
   drawCosts(headline, drawn);
   for (const quantity of diagnostics) drawDiagnostic(quantity, drawn);
   drawConfusion(drawn);
+  drawSites(drawn);
   drawClasses(drawn);
   const task = drawn[0]?.task;
   drawHolders("labeled", "#D55E00", task, task?.partition?.server ?? []);
