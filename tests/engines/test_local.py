@@ -4,18 +4,25 @@ import shlex
 from collections.abc import Callable
 from math import inf, isfinite
 from pathlib import Path
+from threading import Event
+from time import sleep
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from fssl.core.client import StepError, at
 from fssl.core.evaluate import headline_norm
 from fssl.core.federation import Federation
 from fssl.engines.failure import ClientError, NotFiniteError
+from fssl.engines.lanes import Lane
 from fssl.engines.local import LocalEngine
+from fssl.methods.base import Method
 from fssl.methods.names import METHODS
-from fssl.types import Server, Weights
+from fssl.records.tensors import unseal
+from fssl.training.plan import ClientPlan
+from fssl.types import Payload, Server, State, Weights
 
 Make = Callable[..., Federation]
 
@@ -137,6 +144,35 @@ def test_debug_saves_the_step_that_fails(make_federation: Make, tmp_path: Path) 
     saved = load_file(file)
     assert "local.weights.params.body.0.weight" in saved
     assert saved["draw.noise.u_strong"].shape == (16, 13)
+
+
+def test_of_lanes_that_fail_at_once_the_reported_step_is_saved(
+    make_federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second lane fails when the error of the first is reported already."""
+    federation = make_federation("compute.lanes=2", "train.clients_per_round=2", "compute.processes=off")
+    first, _ = federation.drawn_clients(1)
+    has_begun, has_reported, has_failed = Event(), Event(), Event()
+
+    def failing(lane: Lane, method: Method, payload: Payload, state: State, plan: ClientPlan, own: object) -> None:
+        if plan.client == first:
+            has_begun.wait(60)
+        else:
+            has_begun.set()
+            has_reported.wait(60)
+            has_failed.set()
+        error = StepError(payload, method.start(payload, state), at(plan.draw, 0))
+        raise error from ValueError("enough")
+
+    monkeypatch.setattr("fssl.engines.lanes.client_round", failing)
+    with pytest.raises(ClientError, match=rf"^round 1, client {first}, step 1: ValueError: enough; `fssl replay "):
+        list(LocalEngine(federation, tmp_path).rounds(1))
+    has_reported.set()
+    assert has_failed.wait(60)
+    sleep(0.2)  # in which the second lane could write
+    _, facts = unseal(tmp_path / "failed-step.safetensors")
+    assert facts is not None
+    assert (facts["where"], facts["client"]) == (f"round 1, client {first}, step 1", first)
 
 
 def test_plain_dirichlet_with_unlabeled_clients_trains(make_federation: Make) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,13 +20,13 @@ from .snapshot import Snapshot
 class Spread:
     """Clients on the lanes of several devices; results move to the first device, which computes the mean."""
 
-    def __init__(self, federation: Federation, folder: Path | None = None, debug: bool = False) -> None:
+    def __init__(self, federation: Federation, debug: bool = False) -> None:
         self.federation = federation
         most = -(-federation.config.train.clients_per_round // len(federation.devices))
         self.groups: list[Lanes] = []
         for device in federation.devices:
             with working_on(device):
-                self.groups.append(Lanes(federation.on(device), folder, debug, most))
+                self.groups.append(Lanes(federation.on(device), debug, most))
 
     def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterable[ClientResult]:
         """Train on all devices at once, one thread each, and return the results in the clients' order."""

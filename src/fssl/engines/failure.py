@@ -37,6 +37,9 @@ class NotFiniteError(RunError):
 class ClientError(RunError):
     """The failed round of a client, with the step if it is known; the cause is the original error."""
 
+    client: int
+    where: str
+
 
 class SavedStep(NamedTuple):
     """A failed step, ready to be replayed."""
@@ -64,28 +67,35 @@ def checked(step: Callable[[Payload, Local, torch.Tensor, T], tuple[Local, torch
     return run
 
 
-def client_error(federation: Federation, round: int, client: int, error: Exception, folder: Path | None) -> ClientError:
-    """Return an error with its round, client and step. Save the step's inputs if there is a folder for them."""
+def client_error(round: int, client: int, error: Exception) -> ClientError:
+    """Return an error with its round, client and step."""
     cause = error.__cause__ if isinstance(error, StepError) and error.__cause__ else error
     reason = str(cause) if isinstance(cause, RunError) else error_text(cause)
-    if not isinstance(error, StepError):  # from a captured graph, or before the first step
-        return ClientError(f"round {round}, {name_of(client)}: {reason}")
-    where = f"round {round}, {name_of(client)}, step {int(error.draw.clock.step) + 1}"
-    if folder is None:
-        return ClientError(f"{where}: {reason}")
-    save_step(federation, folder / SAVED, where, client, error)
+    # Without a step: from a captured graph, or before the first step.
+    step = f", step {int(error.draw.clock.step) + 1}" if isinstance(error, StepError) else ""
+    where = f"round {round}, {name_of(client)}{step}"
+    made = ClientError(f"{where}: {reason}")
+    made.client, made.where = client, where
+    return made
+
+
+def with_saved_step(error: ClientError, config: Config, folder: Path) -> ClientError:
+    """Save the inputs of the failed step, if it is known; return the error with the command that replays the step."""
+    if not isinstance(error.__cause__, StepError):
+        return error
+    save_step(config, folder / SAVED, error.where, error.client, error.__cause__)
     again = shlex.join(["fssl", "replay", str(folder / SAVED)])
-    return ClientError(f"{where}: {reason}; `{again}` repeats this step")
+    return ClientError(f"{error}; `{again}` repeats this step")
 
 
 def name_of(client: int) -> str:
     return "the server" if client <= OWN_NUMBER else f"client {client}"
 
 
-def save_step(federation: Federation, path: Path, where: str, client: int, failed: StepError) -> None:
+def save_step(config: Config, path: Path, where: str, client: int, failed: StepError) -> None:
     """Write a step's inputs and the run's settings."""
     tensors = {k: t.cpu() for k, t in named(payload=failed.payload, local=failed.local, draw=failed.draw).items()}
-    facts = {"where": where, "client": client, "config": to_toml(as_tables(federation.config))}
+    facts = {"where": where, "client": client, "config": to_toml(as_tables(config))}
     write_atomic(path, sealed(tensors, facts))
 
 

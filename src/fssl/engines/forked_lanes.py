@@ -91,7 +91,6 @@ class Work:
         self.lanes, self.lane = lanes, lane
 
     def __call__(self, pipe: "Connection[Any, Any]") -> None:
-        self.lanes.folder = None  # the main process saves a failed step when it repeats it
         with suppress(EOFError, ConnectionError), torch.no_grad(), self.lane.scope():
             while True:
                 round, client, payload, known = receive(pipe)

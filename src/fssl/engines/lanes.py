@@ -78,11 +78,9 @@ class First(NamedTuple):
 class Lanes:
     """Clients on this machine's CPU or one GPU: one after another, or several at a time."""
 
-    def __init__(
-        self, federation: Federation, folder: Path | None = None, debug: bool = False, most: int | None = None
-    ) -> None:
-        """Save a failing step in `folder`; with `debug`, check every step."""
-        self.federation, self.device, self.folder, self.debug = federation, federation.device, folder, debug
+    def __init__(self, federation: Federation, debug: bool = False, most: int | None = None) -> None:
+        """With `debug`, check every step."""
+        self.federation, self.device, self.debug = federation, federation.device, debug
         self.lanes = self._lanes(debug, most)
         self._ahead: tuple[int, list[ClientPlan]] = (0, [])
 
@@ -223,7 +221,7 @@ class Lanes:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            raise client_error(federation, round, plan.client, error, self.folder) from error
+            raise client_error(round, plan.client, error) from error
         result = result._replace(upload=attacked_upload(federation.config, round, result.upload, payload))
         if federation.carries_momentum:
             return result._replace(velocity=clone(result.velocity))

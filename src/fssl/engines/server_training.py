@@ -1,6 +1,5 @@
 """The server's training on its labeled images: one more site, in a separate lane."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +23,8 @@ class OwnRound(NamedTuple):
 class OwnTraining:
     """Steps of the server on its labeled images, the same as a client's, wherever clients train."""
 
-    def __init__(self, federation: Federation, folder: Path | None = None, debug: bool = False) -> None:
-        self.lanes = Lanes(federation, folder, debug, most=1)
+    def __init__(self, federation: Federation, debug: bool = False) -> None:
+        self.lanes = Lanes(federation, debug, most=1)
 
     def train(self, round: int, server: Server, kept: State, number: int = OWN_NUMBER) -> OwnRound:
         """Return the server after its epochs of a round; `kept` is its momentum from the previous round."""
@@ -50,6 +49,6 @@ class OwnTraining:
         return self.lanes.federation.layout.unpack(trained.tally[0].cpu().numpy())
 
 
-def own_training(federation: Federation, folder: Path | None = None, debug: bool = False) -> OwnTraining | None:
+def own_training(federation: Federation, debug: bool = False) -> OwnTraining | None:
     """Return the server's training; None if the server takes no steps."""
-    return OwnTraining(federation.of_server(), folder, debug) if federation.config.server_epochs else None
+    return OwnTraining(federation.of_server(), debug) if federation.config.server_epochs else None
