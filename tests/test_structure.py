@@ -293,7 +293,7 @@ def read_by_a_cluster(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulation, "count_actors", lambda resources: 1)
     for name in ("init", "shutdown"):
         monkeypatch.setattr(f"ray.{name}", lambda **given: None)
-    with simulation.cluster(config, simulation.client_resources(config)) as actors:
+    with simulation.cluster(config, simulation.client_resources(config), "") as actors:
         assert actors == 1
 
 

@@ -1,8 +1,10 @@
 """Flower's simulation gives the bits of the local engine, whatever the method; one Ray cluster serves all of this."""
 
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
@@ -135,6 +137,7 @@ class Found(NamedTuple):
     failure: str
     masked: dict[str, float]
     runs: dict[str, Path]
+    left: list[str]  # files of Ray and Flower after the cluster has ended
 
 
 @pytest.fixture(scope="module")
@@ -153,9 +156,19 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
             if name in ("sage", *RESUMED, *TRAINED):
                 again[name] = resumed(make(federation), straight.first)
         near = masked(make)  # before a failing run, whose orders under way would meet it at the same nodes
-        return Found(local, flower, again, failing(make), near, switched(make, folder))
+        return Found(local, flower, again, failing(make), near, switched(make, folder), left=[])
 
-    return simulate(tiny_config(), folder / "flower.log", work)
+    with TemporaryDirectory() as home, pytest.MonkeyPatch.context() as patch:  # a short path: it names sockets
+        patch.setenv("HOME", home)
+        patch.setenv("RAY_TMPDIR", home)
+        patch.delenv("FLWR_HOME", raising=False)
+        result = simulate(tiny_config(), folder / "flower.log", work)
+        return result._replace(left=[path.name for path in Path(home).iterdir() if path.name != ".cache"])
+
+
+def test_neither_ray_nor_flower_leaves_files_behind(found: Found) -> None:
+    assert found.left == []
+    assert "FLWR_HOME" not in os.environ
 
 
 def failing(make: Make) -> str:

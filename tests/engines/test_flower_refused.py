@@ -1,5 +1,6 @@
 """What the command rejects about Flower, in one line and before anything starts; and what clients take of Ray."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -206,5 +207,28 @@ def test_what_a_cluster_over_several_machines_opens_is_said_before_it_is_joined(
     said = (
         "joined after: fssl: WARNING: compute.ray_address = 'HEAD:6379': .*runs code for anyone who reaches these ports"
     )
-    with pytest.raises(UserError, match=said), simulation.cluster(config, {}):
+    with pytest.raises(UserError, match=said), simulation.cluster(config, {}, ""):
         pass
+
+
+def test_files_of_ray_and_flower_have_a_folder_for_the_time_of_a_simulation(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'fssl[flower]'")
+    from fssl.engines.flower import simulation
+
+    started: list[dict[str, object]] = []
+    monkeypatch.setattr(ray, "init", lambda **options: started.append(options))
+    monkeypatch.setattr(simulation, "count_actors", lambda resources: 1)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    for own, expected in (("", ""), ("/mine", "/mine")):
+        if own:
+            monkeypatch.setenv("FLWR_HOME", own)
+        else:
+            monkeypatch.delenv("FLWR_HOME", raising=False)
+        with simulation.left_behind() as folder, simulation.cluster(parse({}), {}, folder):
+            assert os.environ["FLWR_HOME"] == (expected or folder)
+            assert started.pop()["_temp_dir"] == folder
+            Path(folder, "session").mkdir()
+        assert os.environ.get("FLWR_HOME", "") == own
+        assert [*tmp_path.iterdir()] == []

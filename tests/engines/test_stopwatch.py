@@ -8,7 +8,7 @@ import torch
 
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
-from fssl.engines.stopwatch import Stopwatch
+from fssl.engines.stopwatch import Stopwatch, begin_run, spending, start_seconds
 
 Make = Callable[..., Federation]
 SERVER = ("partition.labels=server", "data.labels_per_class=4")
@@ -39,6 +39,16 @@ def test_a_round_lists_its_parts(settings: tuple[str, ...], parts: list[str], ma
     assert [*result.parts] == parts
     assert all(seconds > 0 for seconds in result.parts.values())
     assert sum(result.parts.values()) <= result.seconds
+
+
+def test_the_start_of_a_run_does_not_count_that_of_the_one_before() -> None:
+    for seconds in (0.02, 0.0):
+        begin_run()
+        with spending("compiling"):
+            time.sleep(seconds)
+    assert start_seconds()["compiling"] < 0.02
+    begin_run()
+    assert start_seconds() == {}
 
 
 def test_what_takes_long_shows(make_federation: Make) -> None:

@@ -22,8 +22,13 @@ def spending(part: str) -> Iterator[None]:
         _spent[part] += time.perf_counter() - begin
 
 
+def begin_run() -> None:
+    """Forget the time that an earlier run of this process took to start."""
+    _spent.clear()
+
+
 def start_seconds() -> dict[str, float]:
-    """Return the seconds spent in this process on importing the compiler, tracing, compiling and capturing."""
+    """Return the seconds that this run spent on importing the compiler, tracing, compiling and capturing."""
     return {part: round(seconds, 3) for part, seconds in _spent.items()}
 
 

@@ -17,7 +17,7 @@ from ..engines.lanes import compiles
 from ..engines.local import LocalEngine
 from ..engines.named_tensors import to
 from ..engines.snapshot import Snapshot, restore
-from ..engines.stopwatch import start_seconds
+from ..engines.stopwatch import begin_run, start_seconds
 from ..errors import RunError, UserError, error_text, is_out_of_memory
 from ..records.checkpoint import Saved
 from ..records.layout import SPLIT
@@ -64,6 +64,7 @@ def run_experiment(
         summary: Line = flower_simulation()(experiment.config_here, out / "flower.log", again)
         return summary
     make = make or partial(local_engine, listener, out, debug)
+    begin_run()
     with closing(folder.lock), explained(config, folder), closing(Logged(listener, config, out)) as logged:
         writer = RunWriter(folder)
         federation, saved = opened(experiment, writer, resume, logged)

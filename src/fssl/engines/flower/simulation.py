@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from logging.handlers import MemoryHandler
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from flwr.app import Context
@@ -29,6 +30,7 @@ from .nodes import AnyNode
 if find_spec("ray") is None:  # it is imported late
     raise ImportError("Ray is not installed")
 T = TypeVar("T")
+FLOWER_HOME = "FLWR_HOME"
 OPEN_CLUSTER = (
     "this process and each node of the cluster listen on all network interfaces, and Ray runs code for anyone who"
     " reaches these ports, unless the cluster has a token (RAY_AUTH_MODE=token); keep it behind a firewall"
@@ -43,7 +45,7 @@ def simulate(config: Config, log: Path, work: Callable[[MakeEngine], T]) -> T:
     resources = client_resources(config)
     done: list[T] = []
     server_app = ServerApp()
-    with logged(log) as write_down, cluster(config, resources) as actors:
+    with logged(log) as write_down, left_behind() as folder, cluster(config, resources, folder) as actors:
 
         @server_app.main()
         def main(grid: Grid, context: Context) -> None:
@@ -76,7 +78,20 @@ def client_resources(config: Config) -> dict[str, float]:
 
 
 @contextmanager
-def cluster(config: Config, resources: dict[str, float]) -> Iterator[int]:
+def left_behind() -> Iterator[str]:
+    """Yield a folder for the files that Ray and Flower leave behind, and remove it at the end."""
+    before = os.environ.get(FLOWER_HOME)
+    with TemporaryDirectory(prefix="ray-", dir=os.environ.get("RAY_TMPDIR"), ignore_cleanup_errors=True) as folder:
+        os.environ[FLOWER_HOME] = before or folder  # the user's, if there is one; otherwise Flower makes ~/.flwr
+        try:
+            yield folder
+        finally:
+            if before is None:
+                del os.environ[FLOWER_HOME]
+
+
+@contextmanager
+def cluster(config: Config, resources: dict[str, float], folder: str) -> Iterator[int]:
     """Start a Ray cluster of this machine's cores, or join a running one; yield how many clients fit."""
     import ray
 
@@ -86,6 +101,7 @@ def cluster(config: Config, resources: dict[str, float]) -> Iterator[int]:
     if address:
         complain(f"WARNING: compute.ray_address = {address!r}: {OPEN_CLUSTER}")
     else:  # Ray would otherwise join any cluster that it finds traces of; workers need our path
+        where["_temp_dir"] = folder
         where["runtime_env"] = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}
     try:
         ray.init(
