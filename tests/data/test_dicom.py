@@ -110,10 +110,6 @@ def test_a_file_without_a_suffix_is_found_by_its_mark(tmp_path: Path) -> None:
     [
         ("rtplan.dcm", "a DICOM file without pixels (RTPLAN)"),
         ("MR_truncated.dcm", "damaged or truncated ("),
-        (
-            "MR_small_jpeg_ls_lossless.dcm",
-            "JPEG-LS Lossless Image Compression: its decoder for pydicom is not installed (see pylibjpeg)",
-        ),
     ],
 )
 def test_what_is_no_picture_says_why(name: str, why: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -218,6 +214,39 @@ def test_a_window_that_is_none_is_no_black_image(header: dict[str, object], why:
         read_picture(content, 8, 1)
 
 
-def test_jpeg_of_12_bits_lacks_a_decoder_and_is_not_damaged() -> None:
-    with pytest.raises(PictureError, match=r"^JPEG Extended .*: its decoder for pydicom is not installed"):
+@pytest.mark.parametrize(
+    ("name", "syntax", "reason"),
+    [
+        ("JPEG-lossy.dcm", "JPEG Extended (Process 2 and 4)", "pillow: no support for samples with 12-bit precision"),
+        ("MR_small_jpeg_ls_lossless.dcm", "JPEG-LS Lossless Image Compression", "plugins are missing dependencies"),
+    ],
+)
+def test_a_file_that_lacks_a_decoder_is_not_called_damaged(
+    name: str, syntax: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_decoder(*given: object, **options: object) -> None:
+        raise RuntimeError(f"Unable to decode: {reason}")
+
+    monkeypatch.setattr("pydicom.pixels.pixel_array", without_decoder)
+    monkeypatch.setattr("fssl.data.folder.pictures.find_spec", lambda name: None)
+    with pytest.raises(PictureError) as error:
+        read(name)
+    assert str(error.value) == f"{syntax}: its decoder is not installed: pip install 'fssl[medical]'"
+
+
+@pytest.mark.parametrize("name", ["JPGExtended.dcm", "MR_small_jpeg_ls_lossless.dcm", "JPEG-LL.dcm"])
+def test_decoders_of_the_extra_read_what_pydicom_and_pillow_do_not(name: str) -> None:
+    """The first has 12 bits; the second is the same image as an uncompressed file."""
+    pytest.importorskip("libjpeg", reason="pylibjpeg-libjpeg is not installed: pip install 'fssl[medical]'")
+    data = pydicom.dcmread(device_file(name))
+    values = pixels.pixel_array(data)
+    assert (int(data.BitsStored), int(values.max()) > 255) in {(12, True), (16, True)}
+    assert len(np.unique(read(name))) > 50
+    if name.startswith("MR_small"):
+        assert np.array_equal(read(name), read("MR_small.dcm"))
+
+
+def test_a_damaged_jpeg_is_called_so_where_its_decoder_is_installed() -> None:
+    pytest.importorskip("libjpeg", reason="pylibjpeg-libjpeg is not installed: pip install 'fssl[medical]'")
+    with pytest.raises(PictureError, match=r"^damaged or truncated \("):
         read("JPEG-lossy.dcm")

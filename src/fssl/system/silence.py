@@ -1,8 +1,8 @@
 """Switch off everything that dependencies send, look up or install unasked, before any of them is imported.
 
 `fssl` imports this module first. Programs that it starts inherit the variables, as Ray's workers and Flower's do.
-torch, matplotlib, plotly, TensorBoard, FastAPI, uvicorn and pydicom do nothing of the kind (checked in their source,
-and in `tests/system/test_silence.py`).
+torch, matplotlib, plotly, TensorBoard, FastAPI, uvicorn, pydicom and pylibjpeg do nothing of the kind (checked in their
+source, and in `tests/system/test_silence.py`).
 """
 
 import os

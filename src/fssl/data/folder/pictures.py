@@ -4,6 +4,7 @@ import logging
 import warnings
 import zlib
 from collections.abc import MutableSequence
+from importlib.util import find_spec
 from io import BytesIO
 from math import inf, isfinite
 from pathlib import Path
@@ -138,9 +139,10 @@ def read_dicom(source: Path | bytes) -> Image.Image:
         pixels = pixel_array(data, index=frames // 2)
     except (RuntimeError, NotImplementedError) as error:
         syntax = data.file_meta.TransferSyntaxUID
-        if "missing" not in str(error) and not (syntax == JPEG_EXTENDED and int(data.BitsAllocated) > 8):
+        is_of_12_bits = syntax == JPEG_EXTENDED and int(data.BitsAllocated) > 8
+        if "missing" not in str(error) and not (is_of_12_bits and find_spec("libjpeg") is None):
             raise
-        raise PictureError(f"{syntax.name}: its decoder for pydicom is not installed (see pylibjpeg)") from error
+        raise PictureError(f"{syntax.name}: its decoder is not installed: pip install 'fssl[medical]'") from error
     kind = data.PhotometricInterpretation
     if kind == "PALETTE COLOR":
         return Image.fromarray(eight_bits(apply_color_lut(pixels, data)[..., :3]))
