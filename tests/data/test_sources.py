@@ -433,7 +433,33 @@ def test_without_a_folder_the_hub_is_asked(data: Path, tmp_path: Path, monkeypat
     monkeypatch.setenv("FSSL_DATA", str(tmp_path / "empty"))
     assert_tiny(load_parquet(TINY))
     patterns = ["plain_text/train-*.parquet", "plain_text/test-*.parquet"]
-    assert asked == [("uoft-cs/cifar10", {"repo_type": "dataset", "allow_patterns": patterns})]
+    given = {"repo_type": "dataset", "revision": None, "allow_patterns": patterns}
+    assert asked == [("uoft-cs/cifar10", given)]
+
+
+def test_the_commit_of_a_download_is_known_and_can_be_asked_for(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub's client names a folder by the commit; files of a user have none."""
+    asked: list[str | None] = []
+
+    def snapshot_download(repo: str, *, revision: str | None, **options: Any) -> str:
+        asked.append(revision)
+        place = tmp_path / "hub/snapshots" / (revision or "a" * 40)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.exists():
+            place.symlink_to(data / "cifar10")
+        return str(place)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=snapshot_download))
+    monkeypatch.delenv("FSSL_DATA", raising=False)
+    assert load_parquet(TINY).revision == "a" * 40
+    assert load_parquet(TINY, revision="b" * 40).revision == "b" * 40
+    assert asked == [None, "b" * 40]
+    assert load_parquet(TINY, data).revision is None
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=hub_that_fails))
+    said = complaint(lambda: find_files(TINY, revision="c"))
+    assert "the download of uoft-cs/cifar10 at data.revision = 'c' failed (cannot reach the hub)" in said
 
 
 def hub_that_fails(repo: str, **options: Any) -> str:

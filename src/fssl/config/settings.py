@@ -39,6 +39,7 @@ SEVERAL = Such("2 or more", lambda number: isinstance(number, int) and number > 
 FOLDERS = tuple(name for name, facts in CARDS.items() if facts.is_folder)
 CLIENT_FOLDERS = tuple(name for name, facts in CARDS.items() if not facts.is_dealt)
 DEALT_FOLDERS = tuple(name for name in FOLDERS if name not in CLIENT_FOLDERS)
+FROM_HUB = tuple(name for name, facts in CARDS.items() if facts.hub_repo)
 IN_FOLDERS = Where("data.name", *FOLDERS)
 SIZED = Where("data.name", *FOLDERS, *(name for name, facts in CARDS.items() if facts.package))
 NATURAL = tuple(name for name, facts in CARDS.items() if facts.origins)
@@ -95,6 +96,7 @@ NOT_OF_AUTHORS = Not("protocol", "authors", why=AUTHORS_WAY)
     mean=PaperRecipe(),
     std=PaperRecipe(),
     skip_bad=IN_FOLDERS,
+    revision=(MayChange(), NoResult(), Where("data.name", *FROM_HUB)),
     test_share=Where("data.name", *DEALT_FOLDERS),
     fit=FITTED,
 )
@@ -148,6 +150,11 @@ class Data:
         "share of images split off for testing if there are no test images; nested folders stay whole",
     ] = None
     digest: Annotated[str | None, BY_A_RUN, "checksum of the list of image files, or of images passed in Python"] = None
+    revision: Annotated[
+        str | None,
+        Filled("by the first download, and downloaded again by a repetition"),
+        "commit of the dataset's repository on the hub; default: the newest",
+    ] = None
     fit: Annotated[Fit, "enlarge 28 pixels to 32 by stretching, or by a black margin"] = "resize"
 
 

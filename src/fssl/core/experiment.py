@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..config import Compute, Config, by_card, usual_batch
 from ..data.cache import Progress
@@ -55,15 +55,26 @@ class Experiment:
     def dataset(self) -> Dataset:
         """Return the images, loaded if they are not yet."""
         if self._dataset is None:
-            self._dataset = load_dataset(self.config)
-        return self._dataset
+            self._take(load_dataset(self.config))
+        return cast(Dataset, self._dataset)
 
     def load(self, datasets: Datasets, progress: Progress | None = None) -> None:
         """Take the images and their division from the datasets that a command's runs share; reject unsuitable ones."""
         if self._dataset is None:
-            self._dataset = datasets.get(self.config, progress)
-        check_test(self.config, self._dataset)
-        self.division = datasets.divided(self.config, self._dataset)
+            self._take(datasets.get(self.config, progress))
+        check_test(self.config, self.dataset)
+        self.division = datasets.divided(self.config, self.dataset)
+
+    def _take(self, dataset: Dataset) -> None:
+        """Keep the images, and record the commit of a download for a repetition of the run."""
+        self._dataset = dataset
+        if dataset.revision:
+            self.config = replace(self.config, data=replace(self.config.data, revision=dataset.revision))
+
+    def ask_again(self, recorded: Config) -> None:
+        """Take the images of the recorded commit, if the settings name none and the images are not loaded yet."""
+        if self._dataset is None and self.config.data.revision is None:
+            self.config = replace(self.config, data=replace(self.config.data, revision=recorded.data.revision))
 
     @property
     def card(self) -> Card:

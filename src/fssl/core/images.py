@@ -18,7 +18,7 @@ from ..errors import UserError, as_typed
 from ..system.files import expand_home
 from ..system.machine import cores
 
-ImagesKey = tuple[Card, str | None, Agreed | None]
+ImagesKey = tuple[Card, str | None, Agreed | None, str | None]
 Division = tuple[Partition, Index]  # of the training images, and the rows of the validation part
 
 
@@ -46,16 +46,17 @@ class Datasets:
 
 def source_of(config: Config) -> ImagesKey:
     """Return the settings that decide which images are loaded."""
-    return config.card, config.data.dir, shared_format(config) if config.card.is_folder else None
+    data, agreed = config.data, shared_format(config) if config.card.is_folder else None
+    return config.card, data.dir, agreed, data.revision
 
 
 def load_dataset(config: Config, progress: Progress | None = None) -> Dataset:
     """Load the configured images; the first time, decode files into a cache."""
     check_loadable(config)
-    facts, dir, agreed = source_of(config)
+    facts, dir, agreed, revision = source_of(config)
     folder, options = expand_home(Path(dir)) if dir else None, agreed._asdict() if agreed else {}
     options |= {"size": facts.size} if facts.package else {}
-    found = load(facts.name, folder, Loading(progress=progress, workers=cores()), facts.fit, **options)
+    found = load(facts.name, folder, Loading(progress=progress, workers=cores()), facts.fit, revision, **options)
     return found if facts.is_folder else found._replace(card=facts)
 
 

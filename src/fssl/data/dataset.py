@@ -49,6 +49,7 @@ class Dataset(NamedTuple):
     site_names: tuple[str, ...] | None = None  # of clients with a folder each
     origins: NDArray[np.int64] | None = None  # of each training image: its kind of natural site, by number
     test_names: tuple[str, ...] | None = None  # of each test image: its file, relative to the user's folder
+    revision: str | None = None  # commit of the hub's repository, if the files are of a download
 
     @property
     def at_sites(self) -> bool:

@@ -27,22 +27,24 @@ ParquetRows = tuple[Path, int, list[bytes | None]]  # file, number of the first 
 
 BATCH = 2048  # rows read at a time: about 6 MB decoded
 PIECE = 128  # rows per task of a decoding process
+SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})/")  # the folder of a download, named by its commit
 SHARD = re.compile(r"-(\d+)-of-(\d+)(?:-[0-9a-f]+)?\.parquet$")
 
 
-def load_parquet(facts: Card, dir: Path | None = None, how: Loading = ALONE) -> Dataset:
+def load_parquet(facts: Card, dir: Path | None = None, how: Loading = ALONE, revision: str | None = None) -> Dataset:
     """Load images from Parquet files in `dir`, otherwise $FSSL_DATA, otherwise the hub; decoded once into the cache."""
-    files = find_files(facts, dir)
+    files = find_files(facts, dir, revision)
+    commit = SNAPSHOT.search(files[SPLITS[0]][0].as_posix())
 
     def decoded(split: str) -> Iterator[Split]:
         _check_files(facts, split, files[split])
         return _decoded(facts, files[split], how.workers)
 
     train, test = (cached_split(facts, split, files[split], decoded, how) for split in SPLITS)
-    return Dataset(facts, train, test)
+    return Dataset(facts, train, test, revision=commit[1] if commit else None)
 
 
-def find_files(facts: Card, dir: Path | None = None) -> dict[str, list[Path]]:
+def find_files(facts: Card, dir: Path | None = None, revision: str | None = None) -> dict[str, list[Path]]:
     """Return the complete list of Parquet files of each split, downloaded if no folder has them."""
     given = dir or from_environment("FSSL_DATA")
     folder = _folder(facts, given) if given else None
@@ -51,7 +53,7 @@ def find_files(facts: Card, dir: Path | None = None) -> dict[str, list[Path]]:
         lead = f"{facts.name}: '{given}' {where}" if given else f"{facts.name}: no data folder is given"
         if dir:
             raise UserError(f"{lead}; {_remedy(facts)}", "data.dir")
-        snapshot = _download(facts, lead)
+        snapshot = _download(facts, lead, revision)
         folder = _folder(facts, snapshot) or snapshot
     return {split: _shards(facts, folder, split) for split in SPLITS}
 
@@ -116,7 +118,7 @@ def _shards(facts: Card, folder: Path, split: str) -> list[Path]:
     return files
 
 
-def _download(facts: Card, lead: str) -> Path:
+def _download(facts: Card, lead: str, revision: str | None) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
@@ -125,11 +127,13 @@ def _download(facts: Card, lead: str) -> Path:
     assert facts.hub_repo is not None  # only embedded datasets and folders have none
     patterns = [f"{facts.hub_config or 'data'}/{split}-*.parquet" for split in SPLITS]
     try:
-        return Path(snapshot_download(facts.hub_repo, repo_type="dataset", allow_patterns=patterns))
+        place = snapshot_download(facts.hub_repo, repo_type="dataset", revision=revision, allow_patterns=patterns)
+        return Path(place)
     except Exception as error:  # the hub client raises errors of several libraries
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        at = f" at data.revision = '{revision}'" if revision else ""
         raise UserError(
-            f"{lead}, and the download of {facts.hub_repo} failed ({reason}); {_place(facts)}", "data.dir"
+            f"{lead}, and the download of {facts.hub_repo}{at} failed ({reason}); {_place(facts)}", "data.dir"
         ) from error
 
 

@@ -25,8 +25,18 @@ CHUNK = 64  # images drawn at a time: the buffers stay in the processor's cache
 Labels = NDArray[np.int64]
 
 
-def load(name: str, dir: Path | None = None, how: Loading = ALONE, fit: Fit = "resize", **options: Any) -> Dataset:
-    """Load a dataset by name, from files in `dir` if it has any. `options` are those of `synthetic` or `Agreed`."""
+def load(
+    name: str,
+    dir: Path | None = None,
+    how: Loading = ALONE,
+    fit: Fit = "resize",
+    revision: str | None = None,
+    **options: Any,
+) -> Dataset:
+    """Load a dataset by name, from files in `dir` if it has any. `options` are those of `synthetic` or `Agreed`.
+
+    `revision` is the commit of the hub's repository for a download; by default the newest.
+    """
     facts = replace(card(name), fit=fit)
     if name == "synthetic":
         known = inspect.signature(synthetic).parameters
@@ -56,7 +66,7 @@ def load(name: str, dir: Path | None = None, how: Loading = ALONE, fit: Fit = "r
     from .parquet import load_parquet
 
     files = find_idx(facts, dir)
-    return load_idx(facts, files, how) if files else load_parquet(facts, dir, how)
+    return load_idx(facts, files, how) if files else load_parquet(facts, dir, how, revision)
 
 
 def lacking(name: str, dir: Path | None = None) -> str:

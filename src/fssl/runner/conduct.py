@@ -63,6 +63,8 @@ def run_experiment(
         again = partial(run_experiment, experiment, out, listener, resume, debug, measure=measure)
         summary: Line = flower_simulation()(experiment.config_here, out / "flower.log", again)
         return summary
+    if resume and folder.config_file.is_file():
+        experiment.ask_again(folder.config())
     make = make or partial(local_engine, listener, out, debug)
     begin_run()
     with closing(folder.lock), explained(config, folder), closing(Logged(listener, config, out)) as logged:
@@ -100,8 +102,8 @@ def opened(
     experiment: Experiment, writer: RunWriter, resume: bool, listener: Listener
 ) -> tuple[Federation, Saved | None]:
     """Lock the folder, write a new run's first files, and return the federation and the state to resume from."""
-    config, dataset = experiment.config, experiment.dataset
-    notes = experiment.notes  # computed first: a rejected new run leaves no folder
+    dataset = experiment.dataset
+    config, notes = experiment.config, experiment.notes  # computed first: a rejected new run leaves no folder
     if not resume or is_bare(writer.folder):
         notes = [*experiment.start.notes, *notes]
     writer.open(config, resume, experiment.defaults, experiment.reads_rounds)

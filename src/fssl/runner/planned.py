@@ -131,6 +131,8 @@ def is_done(run: PlannedRun, may_skip: bool, resume: bool) -> bool:
     stored = RunFolder(run.folder)
     summary = stored.summary()
     done = may_skip and is_over(summary, run.config)
+    if resume and stored.config_file.is_file():
+        run.experiment.ask_again(stored.config())
     check_can_take(stored, run.config, resume or done, run.experiment.defaults, run.experiment.reads_rounds)
     return done and len(stored.rounds()) == summary["rounds"]  # else the record is damaged
 
