@@ -74,6 +74,17 @@ def test_a_state_dict_is_read_without_executing_it(wrapper: str | None, fssl: Fs
     assert same(first_of("model.start=w.pth"), given)
 
 
+def test_a_torn_archive_is_one_line(fssl: Fssl) -> None:
+    """Its directory is damaged."""
+    torch.save(plain(), "w.pt")
+    content = Path("w.pt").read_bytes()
+    Path("w.pt").write_bytes(content.replace(b"PK\x01\x02", b"PK\x01\x00"))
+    code, _, said = train(fssl, "run", "model.start=w.pt")
+    assert code == 2
+    assert said.startswith("fssl: model.start = 'w.pt' cannot be read as a state dict (BadZipFile: ")
+    assert said.count("\n") == 1
+
+
 def test_parameters_are_taken_as_their_numbers(fssl: Fssl) -> None:
     """Also where statistics were saved as parameters."""
     torch.save(plain(), "numbers.pt")

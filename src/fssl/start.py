@@ -150,14 +150,14 @@ def read_state_dict(file: Path) -> State:
     with file.open("rb") as opened:
         if not opened.read(2).startswith(SAVED_BY_TORCH):
             raise UserError(f"model.start = '{file}' was not saved by torch; expected a state dict")
-    if is_zipfile(file):
-        with ZipFile(file) as archive:
-            if any(entry.compress_type != ZIP_STORED for entry in archive.infolist()):
-                raise UserError(
-                    f"model.start = '{file}' is compressed, unlike files that torch saves; save the state dict again"
-                )
     try:
+        if is_compressed(file):  # there is no limit to its size in memory
+            raise UserError(
+                f"model.start = '{file}' is compressed, unlike files that torch saves; save the state dict again"
+            )
         found = torch.load(file, map_location="cpu", weights_only=True)
+    except UserError:
+        raise
     except Exception as error:  # of many kinds, depending on the damage
         reason = error_text(error).partition(". ")[0]
         raise UserError(f"model.start = '{file}' cannot be read as a state dict ({reason})") from None
@@ -166,6 +166,13 @@ def read_state_dict(file: Path) -> State:
     if not tensors or not all(isinstance(k, str) and is_dense_tensor(t) for k, t in tensors.items()):
         raise UserError(f"model.start = '{file}' is not a state dict: expected names of dense tensors")
     return {name: t.detach() for name, t in tensors.items()}  # BatchNorm rejects statistics that require gradients
+
+
+def is_compressed(file: Path) -> bool:
+    if not is_zipfile(file):
+        return False
+    with ZipFile(file) as archive:
+        return any(entry.compress_type != ZIP_STORED for entry in archive.infolist())
 
 
 def is_dense_tensor(value: object) -> bool:
