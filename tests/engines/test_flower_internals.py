@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
-from flwr.cli.build import build_fab_from_disk, build_fab_from_files
+from flwr.cli.build import build_fab_from_disk
 from flwr.supercore.fab import Fab
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.nodestate import NodeStateFactory
 
 from fssl import __version__
-from fssl.engines.flower.bundle import app_digest, app_files, check_app, code_digest
-from fssl.engines.flower.internals import keep_in_step, reject_foreign_apps, unanswered
+from fssl.engines.flower.bundle import app_digest, app_files, code_digest
+from fssl.engines.flower.internals import keep_in_step, unanswered
+from helpers.soak_operator import Site, packed
 
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # messages want to know who sends them
 
@@ -71,38 +72,6 @@ def test_an_answer_to_another_message_does_not_count() -> None:
     node._push_messages(state=node.state)
     assert node.sent == ["late answer", "answer"]
     assert unanswered(node.state) == []
-
-
-def packed(files: dict[str, str]) -> Fab:
-    content, _ = build_fab_from_files({name: text.encode() for name, text in files.items()})
-    return Fab(hashlib.sha256(content).hexdigest(), content, {})
-
-
-class Site:
-    """Flower's half of a turn, as far as it fetches a run's app; it counts how often it looks into one."""
-
-    def __init__(self) -> None:
-        self.looked_into, self.answers, self.rejected = 0, list[Any](), list[str]()
-        reject_foreign_apps(self, check_app, self.rejected.append)
-
-    def _pull_and_store_message(self, receive: Any, get_run: Any, get_fab: Any, state: Any, object_store: Any) -> Any:
-        message, _ = receive()
-        run = get_run(message.metadata.run_id)
-        get_fab(run.fab_hash, message.metadata.run_id)
-        self.looked_into += 1
-        return message.metadata.run_id
-
-    def _insert_message(self, reply: Any, state: Any, object_store: Any) -> None:
-        self.answers.append(reply)
-
-    def turn(self, fab: Fab, claimed: str = "", version: str = __version__) -> int:
-        from flwr.app import Message, RecordDict
-
-        order = Message(RecordDict(), dst_node_id=5, message_type="train")
-        order.metadata.__dict__["_run_id"] = 9
-        run = SimpleNamespace(fab_hash=claimed or fab.hash_str, fab_version=version)
-        given: dict[str, Any] = {"receive": lambda: (order, None), "get_run": lambda number: run}
-        return int(self._pull_and_store_message(**given, get_fab=lambda *names: fab, state=None, object_store=None))
 
 
 def test_the_own_app_is_let_in(tmp_path: Path) -> None:

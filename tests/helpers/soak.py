@@ -86,18 +86,34 @@ def malicious(times: int, number: int) -> Iterator[str]:
     from .soak_malicious import Malicious
 
     run, draw = Malicious(Path("sites").absolute()), random.Random(number)
-    for i in range(times):
-        if wrong := run.trial(draw):
-            yield wrong
-        show(i + 1, times)
+    yield from repeated(times, lambda: run.trial(draw))
+
+
+def operator(times: int, number: int) -> Iterator[str]:
+    from .soak_operator import foreign_app
+
+    draw = random.Random(number)
+    yield from repeated(times, lambda: foreign_app(draw))
 
 
 def images(times: int, number: int) -> Iterator[str]:
     from .soak_malicious import hostile_file, image_files
 
     files, draw = image_files(), random.Random(number)
+    yield from repeated(times, lambda: hostile_file(files, draw))
+
+
+def weights(times: int, number: int) -> Iterator[str]:
+    from .soak_malicious import hostile_weights, weight_files
+
+    files, draw = weight_files(Path.cwd()), random.Random(number)
+    yield from repeated(times, lambda: hostile_weights(files, draw))
+
+
+def repeated(times: int, trial: Callable[[], str]) -> Iterator[str]:
+    """Yield what is wrong with each trial, and show the progress."""
     for i in range(times):
-        if wrong := hostile_file(files, draw):
+        if wrong := trial():
             yield wrong
         show(i + 1, times)
 
@@ -116,7 +132,9 @@ PARTS: dict[str, tuple[Part, int, str]] = {
     "damages": (damages, 1_000, "damaged files of a run"),
     "kills": (kills, 200, "SIGKILL at random moments"),
     "malicious": (malicious, 200, "runs in which one of four sites lies"),
+    "operator": (operator, 2_000, "runs whose operator ships foreign code"),
     "images": (images, 100_000, "damaged image files"),
+    "weights": (weights, 5_000, "damaged files of start weights"),
     "deployment": (deployment, 20, "minutes of a deployment under faults"),
 }
 

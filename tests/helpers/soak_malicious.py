@@ -14,12 +14,15 @@ import numpy as np
 import torch
 from flwr.app import Message
 from PIL import Image
+from safetensors.torch import save_file
 
 from fssl.data.folder.pictures import PictureError, read_picture
 from fssl.engines.flower import client_app
 from fssl.engines.flower.fleet import flower_engine
 from fssl.engines.flower.messages import pack, unpack
 from fssl.errors import UserError
+from fssl.records.tensors import sealed
+from fssl.start import read_weights
 from fssl.types import State
 
 from .fleet import Handler, at_sites, attacked_upload, federation_of, fleet_of
@@ -127,10 +130,9 @@ def image_files() -> dict[str, bytes]:
     return made
 
 
-def hostile_file(files: dict[str, bytes], draw: random.Random) -> str:
-    """One damaged image: it is read, or rejected in a line; returns what is wrong."""
-    kind = draw.choice(sorted(files))
-    content = bytearray(files[kind])
+def damaged(content: bytes | bytearray, draw: random.Random) -> bytes:
+    """Return a file's content with some places changed, cut out or repeated."""
+    content = bytearray(content)
     for _ in range(draw.choice((1, 3, 30))):
         place = draw.randrange(len(content))
         match draw.randrange(4):
@@ -142,11 +144,43 @@ def hostile_file(files: dict[str, bytes], draw: random.Random) -> str:
                 del content[place + 1 : place + draw.randrange(2, 20)]
             case 3:
                 content[place:place] = content[place : place + draw.randrange(20)]
+    return bytes(content)
+
+
+def hostile_file(files: dict[str, bytes], draw: random.Random) -> str:
+    """One damaged image: it is read, or rejected in a line; returns what is wrong."""
+    kind = draw.choice(sorted(files))
+    content = damaged(files[kind], draw)
     try:
         with warnings.catch_warnings(action="ignore"):
-            pixels = read_picture(bytes(content), 8, 3)
+            pixels = read_picture(content, 8, 3)
     except (PictureError, UserError) as error:
         return f"{kind}: {str(error)!r} has several lines" if "\n" in str(error) else ""
     except BaseException as error:
-        return f"{kind}: {type(error).__name__}: {error} of {bytes(content).hex()}"
+        return f"{kind}: {type(error).__name__}: {error} of {content.hex()}"
     return "" if pixels.shape == (8, 8, 3) and pixels.dtype == np.uint8 else f"{kind}: {pixels.shape} {pixels.dtype}"
+
+
+def weight_files(folder: Path) -> dict[Path, bytes]:
+    """A small network's weights in each form that a run can start from."""
+    weights = {"a.weight": torch.ones(3, 4), "a.bias": torch.zeros(3)}
+    places = [folder / name for name in ("w.pt", "old.pth", "w.safetensors", "sealed.safetensors")]
+    torch.save({"state_dict": weights}, places[0])
+    torch.save(weights, places[1], _use_new_zipfile_serialization=False)
+    save_file(weights, places[2])
+    places[3].write_bytes(sealed(weights, {"mean": [0.5], "classes": ["a", "b"]}))
+    return {place: place.read_bytes() for place in places}
+
+
+def hostile_weights(files: dict[Path, bytes], draw: random.Random) -> str:
+    """One damaged file of weights: it is read, or rejected in a line; returns what is wrong."""
+    place = draw.choice(sorted(files))
+    place.write_bytes(damaged(files[place], draw))
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            found = read_weights(place)
+    except UserError as error:
+        return f"{place.name}: {str(error)!r} has several lines" if "\n" in str(error) else ""
+    except BaseException as error:
+        return f"{place.name}: {type(error).__name__}: {error} of {place.read_bytes().hex()}"
+    return "" if all(isinstance(t, torch.Tensor) for t in found.tensors.values()) else f"{place.name}: no tensors"

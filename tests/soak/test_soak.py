@@ -52,6 +52,22 @@ def test_damaged_images_are_rejected_in_a_line() -> None:
     assert [wrong for _ in range(2000) if (wrong := hostile_file(files, draw))] == []
 
 
+def test_foreign_apps_are_rejected_unread_and_named() -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from helpers.soak_operator import foreign_app
+
+    draw = random.Random(7)
+    assert [wrong for _ in range(100) if (wrong := foreign_app(draw))] == []
+
+
+def test_damaged_weights_are_rejected_in_a_line() -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from helpers.soak_malicious import hostile_weights, weight_files
+
+    files, draw = weight_files(Path.cwd()), random.Random(7)
+    assert [wrong for _ in range(300) if (wrong := hostile_weights(files, draw))] == []
+
+
 def test_kills_at_random_moments_change_nothing() -> None:
     """Three of them; the long soak has hundreds, of all kinds of runs."""
     run, draw = Path("run").absolute(), random.Random()
