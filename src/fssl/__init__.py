@@ -6,11 +6,23 @@ from typing import TYPE_CHECKING, Any
 from .system import silence as silence  # before any dependency
 
 if TYPE_CHECKING:
-    from .api import dataset, experiment, experiments, export, load, run
+    from .api import dataset, estimate, experiment, experiments, export, load, run
     from .reading import compare, report, runs, tables
 
 __version__ = "0.1.0"
-__all__ = ["compare", "dataset", "experiment", "experiments", "export", "load", "report", "run", "runs", "tables"]
+__all__ = [
+    "compare",
+    "dataset",
+    "estimate",
+    "experiment",
+    "experiments",
+    "export",
+    "load",
+    "report",
+    "run",
+    "runs",
+    "tables",
+]
 READING = ("compare", "report", "runs", "tables")  # what needs no PyTorch
 
 

@@ -22,6 +22,8 @@ from .models.net import make_known
 from .records.store import RunFolder
 from .runner.checks import check_settings, check_tools
 from .runner.conduct import run_experiment
+from .runner.costs import Cost
+from .runner.costs import estimate as estimated
 from .runner.loggers import Listener, check_listener
 from .runner.planned import check_compiler, plan_runs
 from .runner.record import Measure
@@ -186,12 +188,37 @@ def run(
         >>> surest = {"confidence": lambda model: model.predict(images).confidence.mean()}
         >>> fssl.run(fssl.experiment("smoke"), "runs/mine", metrics=surest)
     """
-    if not isinstance(experiment, Experiment):
-        raise UserError(f"fssl.run takes what fssl.experiment returns, and got {experiment!r:.60}")
+    check_experiment("run", experiment)
     folder, listener = as_path("out", out), Quiet() if listener is None else listener
     check_name("out", folder)
     check_listener(listener)
     return run_experiment(experiment, folder, listener, resume, measure=measure_by(experiment, metrics))
+
+
+def check_experiment(function: str, given: object) -> None:
+    if not isinstance(given, Experiment):
+        raise UserError(f"fssl.{function} takes what fssl.experiment returns, and got {given!r:.60}")
+
+
+def estimate(experiment: Experiment) -> Cost:
+    """Estimate the cost of a run on this machine from two small training steps; the images are loaded.
+
+    Args:
+        experiment: The run, from `fssl.experiment`.
+
+    Returns:
+        Steps and seconds per round, memory, disk and traffic; `line` is a sentence on them, and `warnings` has advice
+        for a run that takes days or more memory than the machine has.
+
+    Raises:
+        UserError: The images cannot be loaded, or do not fit the settings.
+
+    Examples:
+        >>> cost = fssl.estimate(fssl.experiment("smoke"))
+        >>> print(cost.line, *cost.warnings, sep="\\n")
+    """
+    check_experiment("estimate", experiment)
+    return estimated(experiment, is_loaded=True)
 
 
 def measure_by(experiment: Experiment, metrics: Mapping[str, Metric]) -> Measure | None:

@@ -35,7 +35,7 @@ from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS
 from fssl.records import writer
 from fssl.reports.page import write as page
-from fssl.runner.parallel import share_of
+from fssl.runner.planned import share_of
 from helpers.command import ENVIRONMENT, SMALL, Fssl, outcome, records, start
 from helpers.processes import children, is_alive
 from helpers.run_folders import write_run

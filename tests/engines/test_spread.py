@@ -18,7 +18,7 @@ from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
 from fssl.records.store import RunFolder
 from fssl.runner.conduct import run_experiment
-from fssl.runner.parallel import share_of
+from fssl.runner.planned import share_of
 from helpers.command import SMALL, Fssl, outcome
 from helpers.small import tiny_config
 

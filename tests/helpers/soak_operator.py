@@ -118,5 +118,5 @@ def foreign_app(draw: random.Random) -> str:
     if site.looked_into or len(site.answers) != 1:
         return f"{kind}: looked into {site.looked_into} times, {len(site.answers)} answers"
     reason = site.answers[0].error.reason
-    is_named = reason.startswith(f"rejected the server's app {app.hash_str[:12]}, nothing of it was run")
+    is_named = reason.startswith(f"rejected the server's app {app.hash_str[:12]}, without running it")
     return "" if is_named and reason.isprintable() and len(reason) < 400 else f"{kind}: {reason!r}"

@@ -5,19 +5,23 @@ import sys
 import time
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 from torch.autograd.graph import saved_tensors_hooks
 
+import fssl as package
 from fssl import console as screen
 from fssl.catalog.describe import measure_sizes
 from fssl.config import Config, override, parse, read_toml
-from fssl.console import GridView, RunView, short_duration, size_text
-from fssl.core.experiment import prepare
-from fssl.runner import costs
-from fssl.runner.costs import Cost, Kept, Measured, cost_lines, estimate, traffic
+from fssl.console import GridView, Quiet, RunView, short_duration, size_text
+from fssl.core.experiment import Experiment, prepare
+from fssl.errors import UserError
+from fssl.runner import conduct, costs
+from fssl.runner.costs import Cost, Kept, Measured, cost_lines, estimate, recorded_cost, traffic
 from helpers.command import Fssl
 
 SMALL = ["train.rounds=3", "compute.device=cpu", "train.clients_per_round=2"]
@@ -108,6 +112,81 @@ def test_on_a_gpu_the_first_round_shows_its_time(monkeypatch: pytest.MonkeyPatch
     assert estimate(experiment, True).seconds is not None
     monkeypatch.setattr(costs, "choose_device", lambda _: torch.device("cuda"))
     assert estimate(experiment, True).seconds is None
+
+
+def test_runs_at_a_time_share_the_cores_and_the_time(monkeypatch: pytest.MonkeyPatch, fssl: Fssl) -> None:
+    """Five runs of 3 rounds of 2 s, two at a time, take three times 6 s; each has one of the two cores."""
+    lanes: list[int | None] = []
+
+    def cost(experiment: Experiment, is_loaded: bool) -> Cost:
+        lanes.append(experiment.config_here.compute.lanes)
+        return Cost(3, 8.0, 2.0, 1e8, 1e6, 1, 1)
+
+    monkeypatch.setattr(costs, "estimate", cost)
+    monkeypatch.setattr("fssl.runner.planned.cores", lambda: 2)
+    words = ["run", "smoke", *(word for s in SMALL for word in ("--set", s)), "--set", "grid.seed=[1,2,3,4,5]"]
+    said = fssl(*words, "--jobs", "2", "--dry-run")
+    assert said.out.splitlines()[-1] == "5 runs like this one, 2 at a time: 18 s"
+    said = fssl(*words, "--dry-run")
+    assert said.out.splitlines()[-1] == "5 runs like this one, one after another: 30 s"
+    assert lanes == [1, None]
+
+
+@pytest.mark.slow
+def test_runs_side_by_side_say_their_cost_first(fssl: Fssl) -> None:
+    words = ["run", "smoke", *(word for s in SMALL for word in ("--set", s)), "--set", "grid.seed=[1,2]"]
+    first, second, *_ = fssl(*words, "--jobs", "2").out.splitlines()
+    assert first.startswith("estimate for this machine: about ")
+    assert second.startswith("2 runs like this one, 2 at a time: ")
+
+
+def test_a_resumed_run_is_estimated_from_its_record(monkeypatch: pytest.MonkeyPatch, fssl: Fssl) -> None:
+    words = [word for s in [*SMALL, "train.steps_per_round=1"] for word in ("--set", s)]
+    assert fssl("run", "smoke", *words, "--out", "run").code == 0
+    monkeypatch.setattr(costs, "measured", lambda *_: 1 / 0)  # no step is tried
+    first, *_ = fssl("run", "run", "--resume", "--set", "train.rounds=4").out.splitlines()
+    assert first.startswith("estimate from its finished rounds: ")
+
+
+def test_an_estimate_from_a_record_is_the_median_of_its_newest_rounds() -> None:
+    config = small("train.rounds=100")
+    lines: list[dict[str, Any]] = [
+        {"round": i, "timing": {"seconds": 60.0 if i < 6 else i - 4.0}} for i in range(1, 17)
+    ]
+    said = "estimate from its finished rounds: 7.5 s per round, 10 min for the others"  # rounds 7 to 16: 3 to 12 s
+    assert recorded_cost(config, lines) == [said]
+    config, line = small("train.rounds=1001"), {"round": 1, "timing": {"seconds": 86.41}}
+    said, warning = recorded_cost(config, [line])
+    assert "86 s per round, 24 h for the others" in said
+    assert warning.startswith("this run takes days here: about 24 h; use a GPU (compute.device = 'cuda'), or a smaller")
+    assert len(recorded_cost(config, [{"round": 1, "timing": {"seconds": 86.4}}])) == 1  # exactly a day
+
+
+def test_on_a_gpu_the_second_round_gives_the_estimate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The first one compiles."""
+    assert [conduct.shows_time(engine_at(kind, r)) for kind in ("cuda", "cpu") for r in (1, 2, 3)] == [
+        *(False, True, False),
+        *(False, False, False),
+    ]
+    monkeypatch.setattr(conduct, "shows_time", lambda engine: engine.snapshot.round == 2)
+    view = Quiet()
+    conduct.run_experiment(prepare(small("train.steps_per_round=1")), tmp_path / "run", view)
+    assert [text.partition(":")[0] for text in view.said] == ["estimate from its finished rounds"]
+
+
+def engine_at(kind: str, round: int) -> Any:
+    return SimpleNamespace(device=torch.device(kind), snapshot=SimpleNamespace(round=round))
+
+
+def test_python_returns_the_estimate() -> None:
+    experiment = package.experiment("smoke", *SMALL, "train.steps_per_round=4")
+    cost = package.estimate(experiment)
+    assert (cost.rounds, cost.steps) == (3, 8.0)
+    assert cost.seconds is not None
+    assert cost.seconds > 0
+    assert cost.line.startswith("estimate for this machine: about 8 steps per round, ")
+    with pytest.raises(UserError, match=r"fssl\.estimate takes what fssl\.experiment returns, and got 'smoke'"):
+        package.estimate("smoke")  # type: ignore[arg-type]
 
 
 def test_an_estimate_that_fails_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

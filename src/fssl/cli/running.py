@@ -61,7 +61,7 @@ def run(
 
         planned = planned_runs(named, base, datasets)
         if dry_run:
-            return list_runs(console, planned)
+            return list_runs(console, planned, jobs)
         waiting = ready_runs(planned, datasets, resume)
         if jobs > 1 and len(waiting) > 1:
             failures = run_side_by_side(console, waiting, resume, debug, jobs)

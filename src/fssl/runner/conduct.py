@@ -29,10 +29,11 @@ from ..records.writer import RunWriter
 from ..system.files import write_atomic
 from ..system.user_code import user_place
 from .checks import flower_simulation
-from .costs import traffic
+from .costs import recorded_cost, traffic
 from .loggers import Listener, Logged
 from .record import Choice, Measure, record, save_state, write_result
 
+COMPILED_AFTER = 1  # round, in which steps and tests are compiled
 COMPILING = "compiling the training step: a minute or more; the next run of this shape starts faster"
 
 
@@ -85,10 +86,18 @@ def run_experiment(
             logged.started(config, folder.rounds())
             while engine.snapshot.round < config.rounds and not choice.progress.is_over:
                 logged.round(record(writer, engine, engine.round(config.rounds), choice, measure))
+                if shows_time(engine) and not resume:
+                    for text in recorded_cost(config, folder.rounds()[-1:]):
+                        logged.say(text)
             summary = write_result(writer, engine, choice)
             for name in (ERRORS, SAVED):  # of an earlier start, whose error did not recur
                 (out / name).unlink(missing_ok=True)
             return summary
+
+
+def shows_time(engine: Engine) -> bool:
+    """Return whether a GPU has finished the first round at full speed: nothing is estimated there before."""
+    return engine.device.type == "cuda" and engine.snapshot.round == COMPILED_AFTER + 1
 
 
 def local_engine(listener: Listener, out: Path, debug: bool, federation: Federation) -> Engine:

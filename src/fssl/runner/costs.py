@@ -2,8 +2,11 @@
 
 import resource
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from math import ceil
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +21,7 @@ from ..core.compatibility import by_class_in
 from ..core.device import choose_device
 from ..core.dry_step import Sizes, sketch, try_step
 from ..core.experiment import Experiment
+from ..records.rounds import Line, of_last
 from ..system.machine import cores, memory
 from ..training.plan import Recipe
 from ..types import Counts, Task
@@ -31,14 +35,24 @@ TEST = 3  # a step computes about three times as long per image as a test
 
 
 class Cost(NamedTuple):
-    """The cost of a run on this machine."""
+    """The cost of a run on this machine.
+
+    Attributes:
+        rounds: Rounds of the run.
+        steps: Training steps in a round, of all clients together.
+        seconds: Seconds per round; None where only training shows them, as on a GPU.
+        memory: Bytes.
+        disk: Bytes.
+        down: Bytes that a client receives in a round.
+        up: Bytes that a client sends in a round.
+    """
 
     rounds: int
-    steps: float  # in a round, of all clients
-    seconds: float | None  # per round; None where it is known only after a round, as on a GPU
-    memory: float  # bytes
+    steps: float
+    seconds: float | None
+    memory: float
     disk: float
-    down: int  # bytes that a client receives in a round
+    down: int
     up: int
 
     @property
@@ -56,13 +70,7 @@ class Cost(NamedTuple):
     @property
     def warnings(self) -> list[str]:
         """Return advice for a run that takes days or more memory than available."""
-        said = []
-        if self.seconds is not None and self.rounds * self.seconds > DAY:
-            said.append(
-                f"this run takes days here: about {short_duration(self.rounds * self.seconds)}; use a GPU"
-                " (compute.device = 'cuda'), or a smaller train.rounds, train.steps_per_round, train.unlabeled_ratio or"
-                " model.width"
-            )
+        said = [] if self.seconds is None else days_warning(self.rounds * self.seconds)
         if self.memory > memory():
             said.append(
                 f"this run needs about {size_text(self.memory)} of memory, and the machine has {size_text(memory())};"
@@ -71,8 +79,38 @@ class Cost(NamedTuple):
         return said
 
 
-def cost_lines(experiment: Experiment, is_loaded: bool = True, runs: int = 1, rounds: int | None = None) -> list[str]:
-    """Return lines on the cost of a run, or of its first rounds; with several runs, also their total cost."""
+def days_warning(seconds: float) -> list[str]:
+    """Return advice for a run that takes more than a day; nothing for others."""
+    if seconds <= DAY:
+        return []
+    return [
+        f"this run takes days here: about {short_duration(seconds)}; use a GPU (compute.device = 'cuda'), or a smaller"
+        " train.rounds, train.steps_per_round, train.unlabeled_ratio or model.width"
+    ]
+
+
+def recorded_cost(config: Config, lines: Sequence[Line]) -> list[str]:
+    """Return the time that a run still takes, from the recorded time of its newest rounds."""
+    seconds = median(line["timing"]["seconds"] for line in of_last(lines))
+    left = (config.rounds - lines[-1]["round"]) * seconds
+    return [
+        f"estimate from its finished rounds: {short_duration(seconds)} per round, {short_duration(left)} for the others",
+        *days_warning(left),
+    ]
+
+
+def cost_lines(
+    experiment: Experiment, is_loaded: bool = True, runs: int = 1, at_once: int = 1, rounds: int | None = None
+) -> list[str]:
+    """Return the cost of a run on this machine as lines; with several runs, also that of all of them.
+
+    Args:
+        experiment: The run, with its share of the machine.
+        is_loaded: Whether the images are loaded; otherwise clients count as equal.
+        runs: The number of runs.
+        at_once: How many of them train at the same time.
+        rounds: Count only so many rounds; default: all.
+    """
     try:
         cost = estimate(experiment, is_loaded)
     except Exception:  # an error in an estimate must not stop the run
@@ -80,8 +118,9 @@ def cost_lines(experiment: Experiment, is_loaded: bool = True, runs: int = 1, ro
     cost = cost if rounds is None else cost._replace(rounds=rounds)
     lines = [cost.line, *cost.warnings]
     if runs > 1 and cost.seconds is not None:
+        how = "one after another" if at_once == 1 else f"{at_once} at a time"
         lines.append(
-            f"{runs} runs like this one, one after another: {short_duration(runs * cost.rounds * cost.seconds)}"
+            f"{runs} runs like this one, {how}: {short_duration(ceil(runs / at_once) * cost.rounds * cost.seconds)}"
         )
     return lines
 
@@ -101,7 +140,7 @@ class Measured(NamedTuple):
 
 def estimate(experiment: Experiment, is_loaded: bool) -> Cost:
     """Estimate the cost of a run; if its images are loaded, use each client's number of images."""
-    config, card = experiment.config, experiment.card
+    config, card = experiment.config_here, experiment.card
     recipe = make_recipe(config, experiment.method, card)
     counts = [site.counts for site in experiment.holdings.sites] if is_loaded else [even_share(config)]
     drawn = config.train.clients_per_round * experiment.method.needs.groups

@@ -4,7 +4,6 @@ import signal
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 from multiprocessing import active_children
 from pathlib import Path
 from typing import NamedTuple
@@ -13,14 +12,13 @@ from rich.console import Console
 
 from ..config import Compute, Config
 from ..console import GridView, Quiet, result_line
-from ..core.device import allowed_devices, choose_device
 from ..core.experiment import prepare
 from ..errors import RunError, complain
 from ..records.store import RunFolder
-from ..system.machine import cores, handled
+from ..system.machine import handled
 from ..system.workers import spawned
 from .conduct import run_experiment
-from .planned import PlannedRun, failure
+from .planned import PlannedRun, failure, say_costs, share_of
 
 KILLED = RunError("its process was killed (out of memory?); resume the run to continue from its last round")
 POLL = 0.5  # seconds between readings of the records of runs in other processes
@@ -37,6 +35,7 @@ class WorkerRun(NamedTuple):
 def run_side_by_side(console: Console, runs: list[PlannedRun], resume: bool, debug: bool, workers: int) -> int:
     """Train runs in worker processes; return the number of failures. A failing run does not affect the others."""
     workers = min(workers, len(runs))
+    say_costs(console, runs, workers)
     waiting, failures = deque(WorkerRun(run.name, run.config, run.folder) for run in runs), 0
     idle = [(spawned(), place) for place in range(workers)]
     running: dict[Future[list[str]], tuple[WorkerRun, ProcessPoolExecutor, int]] = {}
@@ -83,19 +82,6 @@ def stop(idle: list[ProcessPoolExecutor], busy: list[ProcessPoolExecutor]) -> No
         process.terminate()
     for pool in busy:
         pool.shutdown()
-
-
-def share_of(config: Config, place: int, workers: int) -> Compute:
-    """Return a run's share of the machine: cores, unless its settings set the lanes, and devices.
-
-    With several devices, each run gets some of them: whole runs on single devices are faster than divided ones.
-    """
-    compute, devices = config.compute, [str(device) for device in allowed_devices(config)]
-    if choose_device(config).type == "cpu" and config.protocol != "authors":  # which always has one lane
-        compute = replace(compute, lanes=compute.lanes or max(1, cores() // workers))
-    if workers > 1 and len(devices) > 1 and compute.engine == "local":
-        compute = replace(compute, devices=tuple(devices[place::workers]) or (devices[place % len(devices)],))
-    return compute
 
 
 def run_quietly(job: WorkerRun, share: Compute, resume: bool, debug: bool) -> list[str]:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator
 from copy import copy
+from dataclasses import replace
 from itertools import compress
 from pathlib import Path
 from shutil import which
@@ -11,7 +12,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Column, Table
 
-from ..config import STEPS, Config, applies, late_changes
+from ..config import STEPS, Compute, Config, applies, late_changes
 from ..config.conditions import idle_settings
 from ..console import PLAIN, RunView, print_table, result_line, say, setting_text
 from ..core.device import allowed_devices, choose_device, choose_devices
@@ -24,8 +25,9 @@ from ..records.rounds import is_over
 from ..records.saved_models import Models
 from ..records.start_checks import check_can_take
 from ..records.store import RunFolder
+from ..system.machine import cores
 from .conduct import run_experiment
-from .costs import cost_lines
+from .costs import cost_lines, recorded_cost
 
 
 class PlannedRun(NamedTuple):
@@ -163,7 +165,7 @@ def load_images(runs: list[PlannedRun], datasets: Datasets, progress: Progress |
         run.experiment.load(datasets, progress)
 
 
-def list_runs(console: Console, runs: list[PlannedRun]) -> None:
+def list_runs(console: Console, runs: list[PlannedRun], jobs: int = 1) -> None:
     """Print the planned runs, missing files and the cost of the first run; reject runs that cannot start."""
     waiting: list[PlannedRun] = []
     blocked, datasets = [], Datasets()
@@ -186,12 +188,33 @@ def list_runs(console: Console, runs: list[PlannedRun]) -> None:
     for text in missing_datasets([run.config for run in waiting]):
         say(console, f"missing: {text}")
     if waiting and not blocked:
-        first, is_loaded = waiting[0].experiment, is_at_hand(waiting[0].config)
-        for text in cost_lines(first, is_loaded, len(waiting)):
-            say(console, text)
+        say_costs(console, waiting, jobs, is_at_hand(waiting[0].config))
     if blocked:
         headline = f"{len(blocked)} of {len(runs)} runs cannot start:"
         raise blocked[0] if len(runs) == 1 else ProblemsError(headline, [*map(str, blocked)])
+
+
+def say_costs(console: Console, runs: list[PlannedRun], jobs: int, is_loaded: bool = True) -> None:
+    """Print the cost of the first run, and of all of them if so many train at the same time."""
+    workers = min(jobs, len(runs))
+    first = copy(runs[0].experiment)
+    if workers > 1:
+        first.share = share_of(first.config, 0, workers)
+    for text in cost_lines(first, is_loaded, len(runs), workers):
+        say(console, text)
+
+
+def share_of(config: Config, place: int, workers: int) -> Compute:
+    """Return a run's share of the machine: cores, unless its settings set the lanes, and devices.
+
+    With several devices, each run gets some of them: whole runs on single devices are faster than divided ones.
+    """
+    compute, devices = config.compute, [str(device) for device in allowed_devices(config)]
+    if choose_device(config).type == "cpu" and config.protocol != "authors":  # which always has one lane
+        compute = replace(compute, lanes=compute.lanes or max(1, cores() // workers))
+    if workers > 1 and len(devices) > 1 and compute.engine == "local":
+        compute = replace(compute, devices=tuple(devices[place::workers]) or (devices[place % len(devices)],))
+    return compute
 
 
 def is_at_hand(config: Config) -> bool:
@@ -212,7 +235,7 @@ def run_in_turn(console: Console, runs: list[PlannedRun], resume: bool, debug: b
         title = run.name if len(runs) == 1 else f"[{i}/{len(runs)}] {run.name}"
         try:
             with RunView(console, title) as view:
-                for text in cost_lines(run.experiment):
+                for text in costs_of(run, resume):
                     view.say(text)
                 # A copy: its data is freed before the next run of the grid.
                 summary = run_experiment(copy(run.experiment), run.folder, view, resume, debug)
@@ -224,6 +247,12 @@ def run_in_turn(console: Console, runs: list[PlannedRun], resume: bool, debug: b
         else:
             say(console, result_line(run.folder, summary))
     return failures
+
+
+def costs_of(run: PlannedRun, resume: bool) -> list[str]:
+    """Return the cost of a run as lines; the record of a resumed run shows its time without a trial."""
+    lines = RunFolder(run.folder).rounds() if resume else []
+    return recorded_cost(run.config, lines) if lines else cost_lines(run.experiment)
 
 
 def failure(name: str, error: BaseException) -> str:
