@@ -218,6 +218,15 @@ def test_a_table_of_several_commits_lists_them(
     assert lines == [expected] * bool(listed)
 
 
+def test_commits_are_printed_dim(tmp_path: Path) -> None:
+    for seed, revision in ((7, FIRST), (8, SECOND)):
+        folder = write_run(tmp_path / str(seed), [50.0], SAGE, f"seed={seed}")
+        (folder / "env.json").write_text(json.dumps({"sessions": [{"from_round": 1, "revision": revision}]}))
+    compare_runs(Console(file=(out := StringIO()), force_terminal=True, width=200), [tmp_path])
+    dim = [line for line in out.getvalue().splitlines() if line.startswith("\x1b[2m")]
+    assert dim == ["\x1b[2mRuns of several commits: 3e18041, 9aa9b3f+ (`fssl show RUN` names that of a run).\x1b[0m"]
+
+
 def test_tables_of_one_commit_each_list_none_and_the_csv_file_has_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -207,8 +207,9 @@ def compare_runs(
             say(console, "")
             say(console, title)
         print_grid(console, table)
+        quiet = on_commits(compared.tasks[title])
         for text in compared.sentences[title]:
-            say(console, text)
+            say(console, text, "dim" if text in quiet else "")
     for text in compared.remarks:
         say(console, text)
     for text in compared.write(files):
