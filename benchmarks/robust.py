@@ -55,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/malicious"))
     given, words = parser.parse_known_args()
-    command = [sys.executable, "-m", "fssl", "run", "settings/malicious", "--out", str(given.out), *words]
+    command = [sys.executable, "-m", "fssl", "run", "settings/malicious", "--out", str(given.out), "--resume", *words]
     subprocess.run(command, check=False)  # runs that blow up fail
     print(table(given.out))
 
