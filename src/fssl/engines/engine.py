@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ from ..core.static_norm import NormSums, mean_of
 from ..errors import RunError
 from ..seeds import stream
 from ..types import Server, State, Upload, Weights
-from .failure import NotFiniteError
+from .failure import NotFiniteError, failure_saved
 from .lanes import faster
 from .server_training import OwnRound, OwnTraining
 from .snapshot import Snapshot
@@ -135,6 +136,8 @@ class Done(NamedTuple):
 class Engine:
     """Rounds of one federation, trained by a fleet."""
 
+    folder: Path | None = None  # for the inputs of a failing step
+
     def __init__(
         self,
         federation: Federation,
@@ -173,7 +176,7 @@ class Engine:
         federation, round, result = self.federation, self.snapshot.round + 1, None
         while result is None:  # repeat as often as the fleet requests
             begin, passing = time.perf_counter(), Passing(self.device)
-            with suppress(RepeatRoundError), torch.no_grad():
+            with suppress(RepeatRoundError), failure_saved(federation.config, self.folder), torch.no_grad():
                 sent, own = self._sent(round, passing)
                 uploads = passing.uploads(self.fleet.train(round, federation.drawn_clients(round), sent))
                 mean = self._aggregated(round, sent, uploads, passing)

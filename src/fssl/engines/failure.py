@@ -1,7 +1,8 @@
 """A failed training step: report its round, client and step, save its inputs, and replay it."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -79,13 +80,18 @@ def client_error(round: int, client: int, error: Exception) -> ClientError:
     return made
 
 
-def with_saved_step(error: ClientError, config: Config, folder: Path) -> ClientError:
-    """Save the inputs of the failed step, if it is known; return the error with the command that replays the step."""
-    if not isinstance(error.__cause__, StepError):
-        return error
-    save_step(config, folder / SAVED, error.where, error.client, error.__cause__)
-    again = shlex.join(["fssl", "replay", str(folder / SAVED)])
-    return ClientError(f"{error}; `{again}` repeats this step")
+@contextmanager
+def failure_saved(config: Config, folder: Path | None) -> Iterator[None]:
+    """Save the inputs of a failed step in the folder, and add the command that replays the step to the error."""
+    # Around a whole round and not in a lane: of several steps that fail at once, the reported one is saved.
+    try:
+        yield
+    except ClientError as error:
+        if folder is None or not isinstance(error.__cause__, StepError):
+            raise
+        save_step(config, folder / SAVED, error.where, error.client, error.__cause__)
+        again = shlex.join(["fssl", "replay", str(folder / SAVED)])
+        raise ClientError(f"{error}; `{again}` repeats this step") from error.__cause__
 
 
 def name_of(client: int) -> str:
