@@ -94,7 +94,8 @@ def recorded_cost(config: Config, lines: Sequence[Line]) -> list[str]:
     seconds = median(line["timing"]["seconds"] for line in of_last(lines))
     left = (config.rounds - lines[-1]["round"]) * seconds
     return [
-        f"estimate from its finished rounds: {short_duration(seconds)} per round, {short_duration(left)} for the others",
+        f"estimate from its finished rounds: {short_duration(seconds)} per round,"
+        f" {short_duration(left)} for the others",
         *days_warning(left),
     ]
 
