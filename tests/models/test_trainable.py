@@ -123,7 +123,7 @@ def test_the_body_of_a_timm_network_is_opened() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.blocks(self.bn1(self.conv_stem(x)).mean((2, 3)))
 
-    whole = Net(TimmNet(Body(), 3, 10), "timm:any", 3, 10)
+    whole = Net(TimmNet(Body(), 10, 0.0), "timm:any", 3, 10)
     assert layers_of(part_of(whole, "last-1")) == {"body.blocks.1.0.0", "body.blocks.1.0.1", "head.linear"}
     assert part_of(whole, "adapters").adapted == ("body.blocks.0.0.1.weight", "body.blocks.1.0.1.weight")
     norms = {"body.bn1", "body.blocks.0.0.0", "body.blocks.1.0.0"}
