@@ -100,7 +100,7 @@ def test_every_planned_run_is_of_its_track(tmp_path: Path) -> None:
     found = find_runs([tmp_path]).runs
     assert len(found) == 4
     assert all(track_of(run) == run.path.relative_to(tmp_path).parts[0] for run in found)
-    assert sum(len(planned_cells(track)) for track in TRACKS) == 144
+    assert sum(len(planned_cells(track)) for track in TRACKS) == 162
 
 
 def test_another_setting_is_of_no_track(tmp_path: Path) -> None:
