@@ -187,7 +187,7 @@ def test_a_track_is_judged_by_the_entries(fssl: Fssl) -> None:
     assert fssl("submit", "there", "--out", "entries").code == 0
     said = fssl("reproduce", "track-a", "--runs", "here", "--entries", "entries", "--set", "grid.seed=[7]", "--dry-run")
     assert said.code == 0, said.err
-    assert said.out.startswith("track-a: 23 runs; 2 finished, 21 missing\n")
+    assert said.out.startswith("track-a: 28 runs; 2 finished, 26 missing\n")
     lines = {line.split()[1]: line for line in said.out.splitlines() if line.startswith(" A: ")}
     assert "50.00      41.00  −9.00  differs: 7.85 beyond the run-to-run noise of 0.3 to 1.15; place 1" in lines["sage"]
     assert "+1.00  agrees within the run-to-run noise of 0.3 to 1.15; place 1" in lines["fixmatch-lpl"]
