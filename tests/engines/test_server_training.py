@@ -199,3 +199,11 @@ def test_records_describe_the_server(tmp_path: Path, tiny_data: Dataset) -> None
 )
 def test_what_makes_no_sense_is_rejected(settings: list[str], message: str, tiny_data: Dataset) -> None:
     assert message in refusal(settings, tiny_data)
+
+
+def test_frozen_tensors_on_a_device_do_not_meet_the_shapes_of_a_step() -> None:
+    """Shapes are on the CPU; another device is without values here, and a GPU in a run."""
+    federation = Federation(prepare(tiny_config("partition.labels=server", "model.trainable=head")))
+    there = federation.of_server()
+    there.net = there.net.on(torch.device("meta"))
+    assert there.layout == federation.of_server().layout

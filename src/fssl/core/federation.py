@@ -128,7 +128,8 @@ class Federation:
         if self.method is self.experiment.method:
             return self.experiment.dry_step.layout
         sizes = Sizes(self.task, self.counts(0), self.recipe, self.dataset.card, by_class_in(self.config))
-        return try_step(self.method, self.net, sizes, make_probe(self.config, self.method)).layout
+        # The network on the CPU, where shapes are: its frozen tensors have values.
+        return try_step(self.method, self.experiment.net, sizes, make_probe(self.config, self.method)).layout
 
     @property
     def steps(self) -> StepMaker:
