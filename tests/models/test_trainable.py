@@ -503,3 +503,9 @@ def test_a_network_with_a_frozen_head_is_refused(tmp_path: Path) -> None:
     )
     line = refusal((f"model.name={tmp_path}/still.py:Still", "model.trainable=head"))
     assert line.endswith("its head is frozen; set requires_grad")
+
+
+def test_a_broadcast_momentum_counts_as_received() -> None:
+    """A second number for each parameter, down only."""
+    of = experiment("method.name=fedavg", "model.trainable=head", "server.broadcast_momentum=true")
+    assert traffic(of, Counts(2, 10)) == (2 * 2600, 2600)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..config import Config
 from ..console import short_duration, size_text
-from ..core.assembly import make_probe, make_recipe
+from ..core.assembly import make_probe, make_recipe, make_server_optimizer
 from ..core.compatibility import by_class_in
 from ..core.device import choose_device
 from ..core.dry_step import Sizes, sketch, try_step
@@ -192,6 +192,8 @@ def traffic(experiment: Experiment, counts: Counts) -> Traffic:
     task = Task(experiment.card.num_classes, counts.pool, experiment.config.seed, experiment.card.size)
     with sketch(method, experiment.net, task, counts, values=True) as (payload, local):
         upload = method.upload(0, payload, local, counts)
+        optimizer = make_server_optimizer(experiment.config)
+        payload = optimizer.broadcast(payload, optimizer.start(payload.weights.params))
         return Traffic(num_bytes(payload), num_bytes((upload.weights, upload.extras)))
 
 
