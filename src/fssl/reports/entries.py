@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..catalog.facts import with_defaults
-from ..config import parse
+from ..config import parse, presets
 from ..errors import UserError, several
 from ..records.rounds import LAST, MEASURES, MEMORY, Line, of_last
 from ..records.sealing import sum_of
@@ -41,6 +41,7 @@ DECIDES_BITS = ("device", "processor", "revision", "packages")
 
 # Places of a machine: rooted and upward paths, addresses, and what follows an option that names one.
 PLACE = re.compile(r"(?:\w+://|(?<![\w.])(?:~|/|\.\./|[A-Za-z]:\\))[^\s'\",\]]*")
+RELATIVE = re.compile(r"[^\s'\"=,\[\]]+/[^\s'\",\]]*")  # also the name of a preset
 ADDRESS = re.compile(r"(ray_address=)\S+")
 NAMED_PLACES = {"--data-dir": "DATA", "--home": "HOME"}
 
@@ -145,10 +146,15 @@ def clean_command(command: str) -> str:
         words = shlex.split(command)
     except ValueError:
         return ""
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
     cleaned = [NAMED_PLACES.get(option, word) for option, word in pairwise(["", *words])]
     cleaned = [Path(word).name if option == "--out" else word for option, word in pairwise(["", *cleaned])]
     cleaned = [re.sub(r"^data\.dir=.*", "data.dir=DATA", ADDRESS.sub(r"\1ADDRESS", word)) for word in cleaned]
-    return shlex.join(PLACE.sub("PATH", word) for word in cleaned)
+    return shlex.join(RELATIVE.sub(kept_preset, PLACE.sub("PATH", word)) for word in cleaned)
+
+
+def kept_preset(path: re.Match[str]) -> str:
+    return path[0] if path[0] in presets() else "PATH"
 
 
 # Files.
