@@ -66,7 +66,7 @@ def test_an_entry_reads_back_as_its_run(run: Run, tmp_path: Path) -> None:
 
 
 def test_curves_have_four_digits(tmp_path: Path) -> None:
-    run = read_of(write_run(tmp_path / "run", [100 / 3]))
+    run = read_of(write_run(tmp_path / "run", [100 / 3], clients=[[0]]))
     assert entry_of(run)["curves"]["accuracy"] == [33.3333]
 
 
@@ -93,7 +93,7 @@ def test_a_command_names_no_place(command: str, cleaned: str) -> None:
 
 def test_an_entry_names_no_folder_host_or_user(tmp_path: Path) -> None:
     settings = ("data.dir=/home/jane/images", f"compute.ray_address={socket.gethostname()}:6379")
-    folder = write_run(tmp_path / "run", [50.0], "data.name=cifar10")
+    folder = write_run(tmp_path / "run", [50.0], "data.name=cifar10", clients=[[0]])
     text = (folder / "config.toml").read_text().replace('name = "cifar10"', f'name = "cifar10"\ndir = "{tmp_path}"')
     run_folders.write_settings(folder, text)
     session = {**ENV, "command": f"run {tmp_path}/my.toml --set {settings[0]} --set {settings[1]} --out {folder}"}
@@ -123,6 +123,13 @@ def test_only_a_finished_run_as_recorded_is_an_entry(run: Run, spoil: Callable[[
         entry_of(found)
 
 
+def test_a_run_that_no_reader_would_accept_is_not_packed(tmp_path: Path) -> None:
+    """Its measure is missing in one round."""
+    run = read_of(write_run(tmp_path / "run", CURVE, clients=[[0]] * 25, auroc=[*CURVE[:-1], None])).by("auroc")
+    with pytest.raises(UserError, match="cannot be an entry: its curves do not have a number for each of 25 rounds"):
+        entry_of(run)
+
+
 def edit(folder: Path) -> None:
     file = folder / "config.toml"
     file.write_text(file.read_text().replace("lr = 0.1", "lr = 0.2"))
@@ -147,7 +154,9 @@ def sealed(facts: Line, **changed: Any) -> str:
         (lambda f: sealed(f, curves={**f["curves"], "timing": CURVE}), "other curves than an entry"),
         (lambda f: sealed(f, curves={"accuracy": ["x"] * 25}), "do not have a number"),
         (lambda f: sealed(f, points=[{"round": 1}]), "points without a round, clients or digest"),
-        (lambda f: sealed(f, points=[]), "points without a round, clients or digest"),
+        (lambda f: sealed(f, points=[]), "its points are not those of the first 10 rounds"),
+        (lambda f: sealed(f, points=f["points"][1:]), "its points are not those of the first 10 rounds"),
+        (lambda f: sealed(f, points=f["points"][-1:]), "its points are not those of the first 10 rounds"),
         (lambda f: sealed(f, sessions=["x"]), "its environment is missing"),
         (lambda f: sealed(f, memory={"seconds": 3}), "its memory is not a number of bytes"),
     ],

@@ -69,6 +69,8 @@ def entry_of(run: Run, costs: Costs | None = None) -> Line:
         "traffic": costs.traffic,
         "record": sha256(folder.text()).hexdigest(),
     }
+    if fault := find_fault(facts):
+        raise UserError(f"{run.path}: cannot be an entry: {fault}")
     stopped = run.extras.summary.get("stopped")
     return {**facts, "stopped": stopped} if stopped else facts
 
@@ -201,8 +203,10 @@ def find_fault(facts: Mapping[str, Any]) -> str:
     series = [*curves.values(), facts.get("seconds")]
     if not {"accuracy", facts.get("measure")} <= {*curves} or not all(is_curve(each, rounds) for each in series):
         return f"its curves do not have a number for each of {several(rounds, 'round')}"
-    if not {*curves} <= KEYS or [*filter(is_whole_point, points)] != points or not points:
+    if not {*curves} <= KEYS or [*filter(is_whole_point, points)] != points:
         return "it has other curves than an entry, or points without a round, clients or digest"
+    if [point["round"] for point in points] != [round for round in range(1, rounds + 1) if is_point(round, rounds)]:
+        return f"its points are not those of the first {POINTS} rounds and of later ones"
     sessions, memory = facts.get("sessions"), facts.get("memory")
     if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
         return "its environment is missing"
