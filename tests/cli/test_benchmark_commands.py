@@ -200,6 +200,15 @@ def test_a_misspelt_name_is_one_line(fssl: Fssl) -> None:
     assert said.err.startswith("fssl: table, figure or track 'tabel1' is unknown; did you mean 'table1'?")
 
 
+def test_a_bad_entry_is_one_line_before_any_run(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fssl.cli.benchmark.run_missing", lambda *_: pytest.fail("a run was planned"))
+    Path("entries").mkdir()
+    Path("entries/sage-seed7.json").write_text("{}")
+    said = fssl("reproduce", "track-a", "--entries", "entries")
+    assert (said.code, said.out) == (2, "")
+    assert said.err == "fssl: entries/sage-seed7.json is not an entry; `fssl submit RUN` writes one\n"
+
+
 @pytest.mark.slow
 def test_a_figure_names_its_curves(fssl: Fssl) -> None:
     pytest.importorskip("matplotlib")

@@ -42,15 +42,17 @@ class Target(NamedTuple):
 
 
 def find_target(name: str, entries: Path | None = None) -> Target:
-    """Return what a name stands for; `entries` are what runs of the benchmark are compared with."""
+    """Return what a name stands for; runs of the benchmark are compared with `entries`, which are read here."""
     name = name.lower().replace(" ", "").replace("figure", "fig")
-    targets = {**table_targets(), **benchmark_targets(entries)}
-    figures = {f"fig{figure}": figure for figure in FIGURES}
+    tables, figures = table_targets(), {f"fig{figure}": figure for figure in FIGURES}
+    tracks = {"benchmark": [*TRACKS]} | {f"track-{track.lower()}": [track] for track in TRACKS}
     if name in figures:
         return figure_target(FIGURES[figures[name]])
-    if name not in targets:
-        raise unknown("table, figure or track", name, [*targets, *figures])
-    return targets[name]
+    if name in tracks:
+        return benchmark_target(name, tracks[name], entries)
+    if name not in tables:
+        raise unknown("table, figure or track", name, [*tables, *tracks, *figures])
+    return tables[name]
 
 
 # The runs.
@@ -185,20 +187,17 @@ def judge_figure(figure: Figure) -> Verdicts:
 # The benchmark.
 
 
-def benchmark_targets(entries: Path | None) -> dict[str, Target]:
-    """Return the whole benchmark, and each of its tracks."""
-    named = {f"track-{track.lower()}": [track] for track in TRACKS} | {"benchmark": [*TRACKS]}
-    presets = {name: [preset for track in tracks for preset in presets_of(track)] for name, tracks in named.items()}
-    return {
-        name: Target(name, presets[name], judge_benchmark(tracks, entries), same_runs) for name, tracks in named.items()
-    }
+def benchmark_target(name: str, tracks: Sequence[str], entries: Path | None) -> Target:
+    """Return some tracks of the benchmark."""
+    published = [as_run(*entry) for entry in find_entries(entries)] if entries else []
+    presets = [preset for track in tracks for preset in presets_of(track)]
+    return Target(name, presets, judge_benchmark(tracks, published), same_runs)
 
 
-def judge_benchmark(tracks: Sequence[str], entries: Path | None) -> Verdicts:
+def judge_benchmark(tracks: Sequence[str], published: Sequence[Run]) -> Verdicts:
     """Return a function that compares runs with the entries of the same methods and seeds."""
 
     def judge(found: FoundRuns) -> Grid:
-        published = [as_run(*entry) for entry in find_entries(entries)] if entries else []
         rows = []
         for track in tracks:
             here, there = ([run for run in runs if track_of(run) == track] for runs in (found.runs, published))
