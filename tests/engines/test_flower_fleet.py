@@ -1212,6 +1212,15 @@ def test_one_update_that_ruins_the_model_is_left_out_and_named(kind: str, part: 
     ]  # as if it had not been there
 
 
+def test_a_part_of_a_network_may_move_far(tmp_path: Path) -> None:
+    """A head has a small norm: an honest client can move it by a multiple. The server warns only."""
+    federation, said, honest = federation_of("model.trainable=head"), list[str](), at_sites(tmp_path)
+    _, bad, _ = federation.drawn_clients(1)
+    (result,) = Engine(federation, fleet_of(federation, scaling(honest, bad, 1000), said, quorum=2)).rounds(1)
+    assert not result.missing
+    assert any(re.match(rf"round 1: WARNING: client {bad} moved the model by \d+% of its norm", line) for line in said)
+
+
 def test_bounds_of_an_update_that_is_left_out() -> None:
     usual = [Move(0.01, 0.5), Move(0.02, 0.5)]
     for move, found in (

@@ -90,7 +90,7 @@ def outdated_checksums(key: str, value: Any, tables: Mapping[str, Any]) -> tuple
         outdated.append("data.digest")
     if key in ("seed", "grid.seed") and value != tables.get("seed") and "{seed}" in str(tables.get("model")):
         outdated.append("model.start_digest")  # another seed starts from another file
-    if key.removeprefix("grid.").partition(".")[0] in DECIDE_FROZEN:
+    if key.removeprefix("grid.").partition(".")[0] in DECIDE_FROZEN and key != "data.dir":
         outdated.append("model.frozen_digest")
     return tuple(outdated)
 
