@@ -138,7 +138,7 @@ def test_track_c_is_rscfed_s_setting_with_its_weight_for_all() -> None:
 
 
 def test_nothing_is_tuned() -> None:
-    """Every method has its defaults, except the first stage of CBAFed, 42 rounds of 11 epochs, then 458, and SemiAnAgg."""
+    """Only two first stages are set: CBAFed's, 42 rounds of 11 epochs, then 458, and SemiAnAgg's."""
     given = {c.method.name: c.method.settings for track in RUNS for c in cells(track).values() if c.method.settings}
     assert given == {"cbafed": (("burn_in", 42),), "semianagg": (("burn_in", 42),)}
     assert (42 - 1) * 11 < 500 - 42 < 42 * 11
