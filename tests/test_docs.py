@@ -38,7 +38,7 @@ from fssl.config.flat import AFTERWARDS, MAY_CHANGE
 from fssl.config.rules import Case, Rule, Such
 from fssl.config.settings import APP
 from fssl.data.idx import SUMS
-from fssl.errors import UserError
+from fssl.errors import UserError, any_of
 from fssl.inference.trained import Trained
 from fssl.label.accept import Accept, FixedThreshold
 from fssl.label.assign import Sage
@@ -447,18 +447,21 @@ def entry(key: str, setting: Setting) -> str:
 
 def conditions(of: tuple[object, ...], rules: list[Rule]) -> Iterator[str]:
     """When a setting applies, or only some values `of` it: "Only with `model.norm=batch`", "Not with ..."."""
-    about = f"{' and '.join(map(code, of))} " if of else ""
-    for is_negative, start, joined in ((False, "only with", ", and "), (True, "not with", " or ")):
-        if said := dict.fromkeys(" or ".join(map(case_text, r.cases)) for r in rules if r.is_negative == is_negative):
-            yield f"{about}{start if of else start.capitalize()} {joined.join(said)}"
+    about = f"{any_of(map(code, of))} " if of else ""
+    needed = [[text for case in r.cases for text in case_texts(case)] for r in rules if not r.is_negative]
+    if needed:
+        yield f"{about}{'only' if of else 'Only'} with {', and '.join(dict.fromkeys(map(any_of, needed)))}"
+    excluded = dict.fromkeys(text for r in rules if r.is_negative for case in r.cases for text in case_texts(case))
+    if excluded:
+        yield f"{about}{'not' if of else 'Not'} with {any_of(excluded)}"
 
 
-def case_text(case: Case) -> str:
+def case_texts(case: Case) -> list[str]:
     """`train.optimizer=adamw`; all engines that train at sites are one name, which the page explains."""
     at_sites = {*APP} <= {*case.values}
     values = (*(value for value in case.values if value not in APP), "sites") if at_sites else case.values
     first, *others = map(text_of, values or [""])
-    return " or ".join([f"`{case.key}={first}`" if first else f"`{case.key}`", *(f"`{other}`" for other in others)])
+    return [f"`{case.key}={first}`" if first else f"`{case.key}`", *(f"`{other}`" for other in others)]
 
 
 def text_of(value: object) -> str:

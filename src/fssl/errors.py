@@ -70,6 +70,12 @@ def shortened(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
+def any_of(texts: Iterable[str]) -> str:
+    """Return `a, b or c`."""
+    *others, last = texts
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 def several(number: int, thing: str) -> str:
     """Return `1 round` or `8 rounds`."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

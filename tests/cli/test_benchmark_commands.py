@@ -23,7 +23,7 @@ def submitted(fssl: Fssl) -> Fssl:
     assert (said.code, said.err) == (0, "")
     assert said.out.startswith(f"{ENTRY}: ")
     assert said.out.endswith(
-        " kB, in no track of the benchmark: data.name is digits, and cifar100 in track A, the nearest\n"
+        " kB, in no track of the benchmark: data.name is digits, but cifar100 in the nearest, track A\n"
     )
     return fssl
 
@@ -41,7 +41,7 @@ def test_what_is_trained_again_agrees_bit_for_bit(submitted: Fssl) -> None:
     assert cost.startswith("estimate for this machine: ")
     assert (said.code, said.err) == (0, "")
     assert first.startswith(f"{ENTRY}: sage on digits, seed 7, 2 rounds on cpu: ")
-    assert first.endswith(" % (mean of the last 2 rounds); its checksum and result are right")
+    assert first.endswith(" % (mean of the last 2 rounds); checksum and result are correct")
     assert last == "agrees bit for bit: rounds 1 to 2 of 2"
     assert sorted(map(str, Path().iterdir())) == ["entries", "runs"]  # nothing is left behind
 
@@ -66,7 +66,7 @@ def test_bad_input_is_one_line_before_any_training(submitted: Fssl, monkeypatch:
     facts = read_entry(Path(ENTRY))
     data = {**facts["settings"]["data"], "name": "cifar10"}
     cases = {
-        f"verify {ENTRY} --rounds 3": "--rounds 3: the entry has 2 rounds",
+        f"verify {ENTRY} --rounds 3": "--rounds 3: the entry has only 2 rounds",
         "verify none.json": "none.json: no such file",
         "verify runs/a/summary.json": "runs/a/summary.json is not an entry",
         f"verify {changed(settings={**facts['settings'], 'data': data})} --data-dir none": "none",

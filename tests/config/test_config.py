@@ -253,7 +253,7 @@ def test_overrides_are_toml_or_text_and_leave_the_original_alone() -> None:
 
 def test_an_alpha_is_rejected_with_a_split_that_has_none() -> None:
     assert {*HAVE_ALPHA, "shards", "iid", "natural"} == {*schema_of(PartitionChoice)["kind"].options}
-    has_none = "has no effect with partition.kind = 'iid'; remove it, or use 'paired-dirichlet' or 'dirichlet' or"
+    has_none = "has no effect with partition.kind = 'iid'; remove it, or use 'paired-dirichlet', 'dirichlet' or"
     for alpha in ("0.5", "1"):  # also the default, since it was given on purpose
         with pytest.raises(UserError, match=rf"partition.alpha = {alpha} {has_none}"):
             parse(override({}, [f"partition.alpha={alpha}", "partition.kind=iid"]))

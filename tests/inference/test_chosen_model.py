@@ -266,7 +266,7 @@ def test_no_measures_without_the_truth(run: Path, fssl: Fssl) -> None:
     Path("flat").mkdir()
     next(Path("sites/test/3").iterdir()).rename("flat/a.png")
     said = fssl("predict", run, "flat", "--out", "p.csv", "--measures", "measures").out
-    assert "measures is not written: because some images are not in a folder named like a class" in said
+    assert "measures is not written, because some images are not in a folder named like a class" in said
     assert not Path("measures").exists()
 
 

@@ -264,9 +264,9 @@ def test_a_run_trains_resumes_and_predicts(settings: list[str], fssl: Fssl) -> N
         (["model.name=simple-cnn"], "network 'simple-cnn' needs images of 16 pixels or more, these have 8"),
         (
             ["model.name=simple-cnn", "model.norm=group"],
-            "model.norm = 'group': network 'simple-cnn' has no such choice",
+            "model.norm = 'group': network 'simple-cnn' does not take this setting",
         ),
-        (["model.stem=imagenet"], "model.stem = 'imagenet': network 'cnn' has no such choice; remove it"),
+        (["model.stem=imagenet"], "model.stem = 'imagenet': network 'cnn' does not take this setting; remove it"),
         (["model.norm=layer"], "model.norm 'layer' is unknown"),
         (["model.norm=group", "method.label_bn=eval"], "method.label_bn = 'eval' needs BatchNorm's running"),
         (["model.name=wrn-28"], "did you mean 'wrn-28-2' or 'wrn-28-8'?"),

@@ -315,8 +315,8 @@ def test_dropout_in_a_function_is_one_line(mine: Fssl) -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("model.dropout=0.5", "model.dropout = 0.5: network 'cnn' has no such choice; remove it"),
-        ("model.drop_path=0.5", "model.drop_path = 0.5: network 'cnn' has no such choice; remove it"),
+        ("model.dropout=0.5", "model.dropout = 0.5: network 'cnn' does not take this setting; remove it"),
+        ("model.drop_path=0.5", "model.drop_path = 0.5: network 'cnn' does not take this setting; remove it"),
         ("model.dropout=1", "model.dropout = 1: expected a number from 0 to 0.99"),
     ],
 )

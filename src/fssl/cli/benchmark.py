@@ -23,14 +23,14 @@ WIDE = 60  # characters of a verdict that are not folded
 
 
 def submit(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them; every run must be finished.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, or folders that contain them.")],
     out: Annotated[Path, typer.Option(help="Folder for the entries.")] = Path("entries"),
     overwrite: Overwrite = False,
 ) -> None:
     """Pack runs as entries of the benchmark: one file of a few KB per run.
 
-    An entry holds settings, curves, digests, environment, cost and a checksum, and no folder, host or address of your
-    machine. `fssl verify` checks it anywhere. `fssl docs benchmark` says how to take part.
+    An entry contains settings, curves, digests, environment, cost and a checksum, but no folder, host or address of
+    your machine. `fssl verify` checks it on any machine. `fssl docs benchmark` explains how to take part.
 
     Example: `fssl submit runs/mine --out entries`
     """
@@ -58,25 +58,25 @@ def submit(
 def verify(
     entry: Annotated[Path, typer.Argument(help="An entry, as `fssl submit` writes it.")],
     rounds: Annotated[
-        int | None, typer.Option(min=0, help=f"Rounds to train again, by default {FEW}; 0 only reads the entry.")
+        int | None, typer.Option(min=0, help=f"Number of first rounds to train again, by default {FEW}; 0: none.")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the dataset's files.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
 ) -> None:
-    """Check an entry: its checksum, its result, and its first rounds, trained again here.
+    """Check the checksum and the result of an entry, and train its first rounds again.
 
-    On a CPU of the same kind with the same versions, rounds must be equal bit for bit; on a GPU or with other versions
-    within a tolerance, which the verdict states. Exit code 0: agrees; 1: differs; 2: not a valid entry.
+    On a CPU of the same kind with the same versions, rounds must be equal bit for bit. On a GPU or with other versions,
+    they must agree within a tolerance, which the verdict states. Exit code 0: agrees; 1: differs; 2: not a valid entry.
 
     Example: `fssl verify entries/sage-seed7.json --rounds 10 --data-dir DATA`
     """
     from ..reports.entries import as_run, compare_rounds, described, read_entry
 
     facts = read_entry(entry)
-    say(f"{entry}: {described(facts, as_run(entry, facts))}; its checksum and result are right")
+    say(f"{entry}: {described(facts, as_run(entry, facts))}; checksum and result are correct")
     rounds = min(FEW, facts["rounds"]) if rounds is None else rounds
     if rounds > facts["rounds"]:
-        raise UserError(f"--rounds {rounds}: the entry has {several(facts['rounds'], 'round')}")
+        raise UserError(f"--rounds {rounds}: the entry has only {several(facts['rounds'], 'round')}")
     if rounds:
         lines, session = trained_again(settings_again(facts, data_dir, device), rounds)
         agrees, text = compare_rounds(facts, lines, session)
@@ -127,15 +127,15 @@ def reproduce(
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the dataset's files.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     entries: Annotated[
-        Path | None, typer.Option(help="Entries to compare runs of the benchmark with; default: those of a clone.")
+        Path | None, typer.Option(help="Folder of entries to compare benchmark runs with; default: those of a clone.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print cost and verdicts, and train nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print costs and verdicts without training.")] = False,
 ) -> None:
-    """Run what is missing of a published table, a figure or the benchmark, and judge every cell.
+    """Train the missing runs of a published table, a figure or the benchmark, and compare every cell.
 
-    The runs are those of the presets behind it. Finished ones in `--out` and `--runs` are not run again, and begun ones
-    are resumed. First it prints how many are missing and what they cost on this machine; at the end the published
-    number, ours, and whether they agree as far as repeated runs do. `--set` chooses a part.
+    Presets list the runs. Finished runs in `--out` and `--runs` count, and begun ones are resumed. fssl first prints
+    the number of missing runs and their cost on this machine. At the end it prints for every cell the published number,
+    ours, and whether they agree within the run-to-run noise. `--set` selects some of the runs.
 
     Example: `fssl reproduce table1 --set grid.seed=[7] --data-dir DATA --dry-run`
     """

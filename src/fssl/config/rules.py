@@ -10,7 +10,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
-from ..errors import as_typed
+from ..errors import any_of, as_typed
 
 UNKNOWN: Final = object()  # a deciding value that is not known yet
 NOTHING = (None, False, 0, "none", "off")  # values that mean: not used
@@ -31,8 +31,8 @@ def matches(values: Sequence[Any], value: Any) -> bool:
 
 
 def words(values: Sequence[Any]) -> str:
-    """`'momentum' or 'adam'`."""
-    return " or ".join(v.text if isinstance(v, Such) else shown(v) for v in values)
+    """`'constant', 'momentum' or 'adam'`."""
+    return any_of(v.text if isinstance(v, Such) else shown(v) for v in values)
 
 
 def shown(value: Any) -> str:

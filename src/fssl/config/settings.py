@@ -183,7 +183,7 @@ class PartitionChoice:
 
     kind: Annotated[
         Literal["paired-dirichlet", "dirichlet", "balanced-dirichlet", "shards", "iid", "natural"],
-        "how images are divided among clients; `natural`: as they were taken, `elpv` by type of module",
+        "how images are divided among clients; `natural`: by origin (for `elpv`, the type of module)",
     ] = "paired-dirichlet"
     alpha: Annotated[float, Range(0.0, 1e6), "Dirichlet concentration: smaller is more skewed, 0 is an even split"] = (
         1.0
@@ -227,7 +227,7 @@ class MethodChoice:
 @rules(
     digest=Only("model.name", OWN_FILE),
     start=(
-        Asks("model.name", PRETRAINED, of=("imagenet",), why="only this network's weights can be installed"),
+        Asks("model.name", PRETRAINED, of=("imagenet",), why="no weights can be installed for this network"),
         Asks("model.width", 4, of=("imagenet",), why="the installed weights have the published width"),
     ),
     start_partial=Only("model.start"),
@@ -252,12 +252,12 @@ class Model:
         Literal["cifar", "imagenet"], "resnet18: a 3x3 convolution, or 7x7 and max pooling, both with stride 2"
     ] = "cifar"
     dropout: Annotated[
-        float, Range(0.0, 0.99), "share of the last layer's inputs set to 0 in a step: `efficientnet-lite0` and timm's"
+        float, Range(0.0, 0.99), "share of the last layer's inputs that a step sets to 0 (`efficientnet-lite0`, timm)"
     ] = 0.0
     drop_path: Annotated[
         float,
         Range(0.0, 0.99),
-        "stochastic depth: probability to skip an image's last block, less for earlier ones: the same networks",
+        "stochastic depth: chance that an image skips the last block, smaller for earlier blocks (same networks)",
     ] = 0.0
     digest: Annotated[str | None, BY_A_RUN, "checksum of the function and what it uses"] = None
     start: Annotated[
@@ -270,11 +270,11 @@ class Model:
     trainable: Annotated[
         str,
         OneOf(("all", "head", "norms", "adapters"), prefix=("last-",), also=("last-N",)),
-        "what clients train and send: all, or the head with `norms`, N blocks (`last-N`), LoRA `adapters` or nothing",
+        "what clients train and send: all, or the `head`, alone or with `norms`, blocks (`last-N`) or LoRA `adapters`",
     ] = "all"
     adapter_rank: Annotated[int, Range(1, 65_536), "rank of the adapters"] = 4
     adapter_mean: Annotated[
-        Literal["factors", "freeze-a"], "average both factors B and A, or fix A, so that the mean of BA is exact"
+        Literal["factors", "freeze-a"], "average both factors, B and A; or fix A, so that the mean of BA is exact"
     ] = "factors"
     frozen_digest: Annotated[str | None, BY_A_RUN, "checksum of the tensors that clients do not train"] = None
 

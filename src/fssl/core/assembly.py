@@ -129,7 +129,7 @@ def with_same_rest(config: Config, net: Net) -> Net:
     recorded, found = config.model.frozen_digest, digest_of_tensors(net.frozen)
     if recorded not in (None, found):
         raise UserError(
-            f"model.frozen_digest = '{recorded}': the tensors that do not train are others here ('{found}');"
+            f"model.frozen_digest = '{recorded}': the frozen tensors differ here ('{found}');"
             " use the same model.start, files and version of torch"
         )
     return net

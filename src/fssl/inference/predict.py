@@ -89,7 +89,7 @@ def report_measures(console: Console, made: Predictions, folder: Path | None, ti
             them = f"folder {them} is" if len(others) == 1 else f"folders {them} are"
             say(console, f"no accuracy: {them} none of the model's classes ({shortened(made.classes, 10)})")
         if folder:
-            say(console, f"{folder} is not written: because some images are not in a folder named like a class")
+            say(console, f"{folder} is not written, because some images are not in a folder named like a class")
         return
     answers = answers_of(made.probabilities, made.truth)
     say(console, measures_text(answers))

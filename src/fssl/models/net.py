@@ -305,7 +305,9 @@ def build_module(name: str, channels: int, classes: int, width: int, **choices: 
     offered = build(signature, "network", name, builder).parameters  # some classes in C have none
     for key, usual in USUAL_LAYERS.items():
         if key not in offered and choices.get(key, usual) != usual:
-            raise UserError(f"model.{key} = {as_typed(choices[key])}: network '{name}' has no such choice; remove it")
+            raise UserError(
+                f"model.{key} = {as_typed(choices[key])}: network '{name}' does not take this setting; remove it"
+            )
     unused = {key for key in ("dropout", "drop_path") if not choices.get(key)}
     taken = {key: value for key, value in choices.items() if key in offered and key not in unused}
     module = build(builder, "network", name, channels, classes, width, **taken)

@@ -144,7 +144,7 @@ def adapted_weights(net: Net, choice: Trainable) -> dict[str, tuple[int, int]]:
     layers = [(path, layer) for path, layer in net.module.named_modules() if not in_head(path) and is_adaptable(layer)]
     sizes = {names[id(layer.weight)]: as_matrix(cast(Tensor, layer.weight)) for _, layer in layers}
     if not sizes:
-        raise refusal(net, choice, "has no linear layer and no 1x1 convolution below its head")
+        raise refusal(net, choice, "has no linear layer or 1x1 convolution before its head; use 'last-N'")
     for name, size in sizes.items():
         if choice.rank > min(size):
             raise UserError(

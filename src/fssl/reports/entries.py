@@ -179,7 +179,7 @@ def read_entry(path: Path) -> Line:
     if not path.is_file():
         raise UserError(f"{path}: no such file; `fssl submit RUN` writes an entry")
     if path.stat().st_size > LARGEST:
-        raise UserError(f"{path}: larger than any entry")
+        raise UserError(f"{path} is too large for an entry; `fssl submit RUN` writes one")
     try:
         facts = parse_json(path.read_bytes())
     except ValueError:

@@ -14,7 +14,7 @@ from .groups import seeds_text, styles_of
 from .runs import Run, by_round, joined, late, mean_std, number, spread
 from .verdicts import NOISE, by_result, gains, margin, not_compared, rivals, verdict
 
-NEAR = ceil(10 * NOISE[1]) / 10  # points: one seed ranks nothing that is as near as this
+NEAR = ceil(10 * NOISE[1]) / 10  # points: with a single seed, methods this close share a place
 SMOOTH = 5  # rounds to each side in the mean of a picture's curve
 SHOWN = 8  # names in a sentence
 Groups = Mapping[str, Sequence[Run]]
@@ -64,12 +64,12 @@ def places_of(groups: Groups) -> dict[str, int]:
 
 
 def is_ahead(first: Sequence[Run], second: Sequence[Run]) -> bool:
-    """Return whether a difference, as it is shown, exceeds what separates nothing."""
+    """Return whether the difference, rounded as shown, is larger than `too_close`."""
     return round(margin(first, second), 2) > round(too_close(first, second), 2)
 
 
 def too_close(first: Sequence[Run], second: Sequence[Run]) -> float:
-    """Return the largest difference that ranks nothing: both spreads, or the noise if one of them has one seed."""
+    """Return the largest difference without a rank: both spreads, or the noise if a method has a single seed."""
     spreads = [mean_std([run.result for run in runs])[1] for runs in (first, second)]
     return NEAR if None in spreads else sum(filter(None, spreads))
 
@@ -88,7 +88,7 @@ def lead(names: Sequence[str], groups: Groups) -> str:
     first = [name for name in names if places[name] == 1] or names[:1]
     if len(first) > 1:
         said = f"{', '.join(first[:-1])} and {first[-1]} share the first place"
-        return f"{said}: nothing separates them but run-to-run noise or the spread over seeds."
+        return f"{said}: they differ by no more than run-to-run noise or the spread over seeds."
     ahead, behind = first[0], next(name for name in names if name != first[0])
     gap = f"{margin(groups[ahead], groups[behind]):.2f} points"
     if 1 in (len(groups[ahead]), len(groups[behind])):

@@ -51,4 +51,4 @@ def nearest_track(run: Run) -> str:
     apart = [(track, task, [k for k in {**task, **mine} if task.get(k) != mine.get(k)]) for track, task in tasks()]
     track, task, keys = min(apart, key=lambda each: len(each[2]))
     here, there = (setting_text(settings.get(keys[0])) for settings in (mine, task))
-    return f"in no track of the benchmark: {keys[0]} is {here}, and {there} in track {track}, the nearest"
+    return f"in no track of the benchmark: {keys[0]} is {here}, but {there} in the nearest, track {track}"
