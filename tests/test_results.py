@@ -351,7 +351,12 @@ def test_every_cell_of_the_benchmark_is_what_the_lines_say() -> None:
     listed = {f"track-a/{config.method.name}-seed{config.seed}" for config in planned}
     assert f"{len(listed & {*shown})} of 162 runs are on record" in BENCHMARK
     assert f"{len(shown)} entries: {len(listed & {*shown})} of 84 planned runs" in part
-    assert all(f"record `results/benchmark/{name}`" in part for name in shown)
+    assert "; record `results/benchmark/track-a/NAME-seedSEED`\n" in part
+    for name in shown:
+        method, _, seed = name.removeprefix("track-a/").rpartition("-seed")
+        commands = re.findall(r"`fssl ([^`]+) --out ", part.replace("NAME", method).replace("SEED", seed))
+        sessions = json.loads((RESULTS / "benchmark" / name / "env.json").read_text())["sessions"]
+        assert {session["command"].partition(" --out ")[0] for session in sessions} <= {*commands}, name
 
 
 def test_the_entry_of_every_run_is_whole_and_says_what_its_record_says() -> None:

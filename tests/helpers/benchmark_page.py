@@ -117,10 +117,16 @@ def section(track: str) -> str:
     table = markdown_table(HEAD, map(row, lines))
     said = "".join(f"- {text}\n" for text in words(groups))
     picture = f"![Accuracy against seconds and against traffic]({PICTURE.name})\n\n" if track == "A" else ""
-    commands = "".join(f"- {text}\n" for line in lines for text in made_by(line))
+    commands = "".join(f"- {text}\n" for text in dict.fromkeys(text for line in lines for text in made_by(line)))
     count = "entry" if len(runs) == 1 else "entries"
     done = f"{len(runs)} {count}: {sum(is_planned(run, track) for run in runs)} of {planned}"
-    parts = [f"## Track {track}\n\n{done}.\n", said, table, f"{picture}Commands and records:\n", commands]
+    parts = [
+        f"## Track {track}\n\n{done}.\n",
+        said,
+        table,
+        f"{picture}Commands, for each NAME of a method and SEED:\n",
+        commands,
+    ]
     return "\n".join(parts)
 
 
@@ -138,12 +144,14 @@ def link(path: Path) -> str:
 
 
 def made_by(line: Standing) -> Iterator[str]:
-    """Yield each run's command, and its record if it is ours."""
+    """Yield each run's command and its record if it is ours, with NAME and SEED for its method and seed."""
     for run in line.runs:
         commands = dict.fromkeys(f"fssl {session['command']}" for session in run.sessions if session.get("command"))
         record = FOLDER / run.path.parent.name / run.path.stem
         ours = f"; record `{record.relative_to(RESULTS.parent)}`" if record.is_dir() else ""
-        yield f"`{line.name}`, seed {run.config.seed}: {', then '.join(map(as_code, commands))}{ours}"
+        text = f"{', then '.join(map(as_code, commands))}{ours}"
+        seed = run.config.seed
+        yield text.replace(line.name, "NAME").replace(f"[{seed}]", "[SEED]").replace(f"seed{seed}", "seedSEED")
 
 
 def draw_picture() -> None:
