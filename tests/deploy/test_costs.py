@@ -1,4 +1,4 @@
-"""The commands of docs/flower.md, run as the page gives them."""
+"""The commands of docs/flower.md, run as the page gives them, and the costs in results/README.md."""
 
 import subprocess
 import sys
@@ -14,12 +14,13 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[f
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "flower.md"
+MEASURED = ROOT / "results" / "README.md"
 RUNS = [words for words in commands_of(PAGE) if words[0] == "fssl" and "DATA" not in words]
 
 
 def costs(what: str) -> str:
     """What the command prints that the page names."""
-    assert f"`PYTHONPATH=tests python -m helpers.flower_costs {what.removesuffix('-of-10')}`" in PAGE.read_text()
+    assert f"`PYTHONPATH=tests python -m helpers.flower_costs {what.removesuffix('-of-10')}`" in MEASURED.read_text()
     command = [sys.executable, "-m", "helpers.flower_costs", what]
     env = ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{ROOT / 'tests'}"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
@@ -31,7 +32,7 @@ def costs(what: str) -> str:
     "what", ["bytes", "masked-bytes-of-10", pytest.param("masked-bytes", marks=pytest.mark.deploy)]
 )
 def test_the_page_has_the_bytes_that_are_measured(what: str) -> None:
-    assert costs(what) in PAGE.read_text(), "run: make regenerate"
+    assert costs(what) in MEASURED.read_text(), "run: make regenerate"
 
 
 @pytest.mark.deploy

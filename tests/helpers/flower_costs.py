@@ -1,4 +1,4 @@
-"""Print the tables of docs/flower.md, measured: `PYTHONPATH=tests python -m helpers.flower_costs`."""
+"""Print the costs of Flower in results/README.md, measured: `PYTHONPATH=tests python -m helpers.flower_costs`."""
 
 import statistics
 import subprocess

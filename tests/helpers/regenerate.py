@@ -49,7 +49,7 @@ def bytes_of_messages() -> Iterator[Generated]:
     if find_spec("flwr"):
         from .flower_costs import bytes_table
 
-        yield Generated(DOCS / "flower.md", "bytes", bytes_table)
+        yield Generated(DOCS.parent / "results" / "README.md", "bytes", bytes_table)
 
 
 if __name__ == "__main__":
