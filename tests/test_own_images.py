@@ -282,7 +282,8 @@ def test_what_each_channel_has_is_asked_for_with_an_example_that_fits(channels: 
 def test_settings_of_a_folder_are_rejected_elsewhere() -> None:
     with pytest.raises(
         UserError,
-        match=r"data\.size = 16 has no effect with data\.name = 'digits'; remove it, or use 'folder' or 'imagefolder'",
+        match=r"data\.size = 16 has no effect with data\.name = 'digits'; remove it, "
+        r"or use 'folder', 'imagefolder' or 'elpv'",
     ):
         parse({"data": {"name": "digits", "size": 16}})
 

@@ -26,8 +26,4 @@ def compatibility_facts() -> str:
     """What each method supports."""
     rows = {name: entry(name).compatibility_facts for name in registry().methods}
     head = ["method", *next(iter(rows.values()))]
-    every = ", ".join(f"+{name}" for name in registry().plugins)
-    cells = (
-        [f"`{name}`", *("all" if value == every else value for value in row.values())] for name, row in rows.items()
-    )
-    return markdown(head, cells)
+    return markdown(head, ([f"`{name}`", *row.values()] for name, row in rows.items()))
