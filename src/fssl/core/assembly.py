@@ -125,7 +125,7 @@ def make_part(config: Config, whole: Net, weights: Weights) -> Net:
 
 
 def with_same_rest(config: Config, net: Net) -> Net:
-    """Return the network; reject other frozen tensors than the run began with."""
+    """Return the network; reject it if its frozen tensors differ from those that the run began with."""
     recorded, found = config.model.frozen_digest, digest_of_tensors(net.frozen)
     if recorded not in (None, found):
         raise UserError(
@@ -147,15 +147,15 @@ def choices(model: Model, card: Card) -> dict[str, Any]:
 
 
 def options(model: Model) -> dict[str, Any]:
-    """Return the layers that not all networks let a user choose."""
+    """Return the settings of layers that only some networks support."""
     return {key: getattr(model, key) for key in USUAL_LAYERS}
 
 
 def may_drop(model: Model) -> bool:
-    """Return whether the network may have dropout: by a setting, or as a user's or timm's."""
+    """Return whether the network may contain dropout: a setting adds it, or the network is a user's or timm's."""
     return bool(model.dropout or model.drop_path) or model.name not in NETWORKS
 
 
 def is_untried(model: Model) -> bool:
-    """Return whether a network may not fit: a user's, timm's, or one with an option that not all networks have."""
+    """Return whether a network may not fit: a user's, timm's, or one with an option that only some networks support."""
     return model.name not in ALWAYS_FIT or options(model) != USUAL_LAYERS

@@ -105,7 +105,7 @@ def visit_all(visit: Visit) -> Visit:
 
 
 def chosen_first(draw: Draw, orders: Orders, chosen: Tensor) -> Draw:
-    """Return a client's steps with the chosen images of its pool first in every epoch, in the epoch's order.
+    """Reorder a client's steps: in every epoch the chosen images come first, otherwise in the epoch's order.
 
     An incomplete last batch is filled with repeated images of weight 0. A client without labels keeps only the steps
     with a chosen image, so this waits for the device's result.
@@ -135,7 +135,7 @@ def chosen_first(draw: Draw, orders: Orders, chosen: Tensor) -> Draw:
 
 
 def learning_steps(draw: Draw) -> Draw:
-    """Return the steps that can learn: all of a client with labels, otherwise those with a chosen image."""
+    """Return the steps that can learn: every step of a client with labels, otherwise those with a chosen image."""
     if draw.has_labels[0] > 0:
         return draw
     left = draw.extras["real"].any(-1).nonzero().squeeze(-1).cpu()
@@ -166,7 +166,7 @@ class Turns:
 def client_round(
     trainer: Trainer, method: Method, payload: Payload, state: State, plan: ClientPlan, velocity: State | None = None
 ) -> ClientResult:
-    """Train one client; return its upload. `velocity` replaces the momentum of zero at the start."""
+    """Train one client; return its upload. `velocity` is the first momentum, by default zero."""
     local = trainer.start(payload, state)
     if velocity is not None:
         local = local._replace(velocity={name: velocity[name] for name in local.velocity})  # files sort names

@@ -24,7 +24,7 @@ class TestPool(NamedTuple):
 
 
 class Test(NamedTuple):
-    """The numbers of a test, shares in percent; AUROC is None if all images belong to one class."""
+    """The measures of a test, rates in percent; AUROC is None if all images belong to one class."""
 
     accuracy: float
     loss: float
@@ -35,7 +35,7 @@ class Test(NamedTuple):
     of_tail: Mapping[str, float | None] = {}
 
     def facts(self) -> dict[str, float | None]:
-        """All numbers by name, as a record has them."""
+        """All measures by the names that records use."""
         return {name: value for name, value in self._asdict().items() if name != "of_tail"} | {**self.of_tail}
 
 

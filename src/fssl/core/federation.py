@@ -66,7 +66,7 @@ class Pools:
         return Pool(images, labels, self.norms["train_norm"], size)
 
     def tester(self, score: ScoreBatch, split: Split, norms: Sequence[str]) -> Tester:
-        """Return a test on these images, under some of the normalizations."""
+        """Return a test on these images with the normalizations named in `norms`."""
         return make_tester(score, TestPool(*on_device(split, self.device)), [self.norms[name] for name in norms])
 
 
@@ -124,7 +124,7 @@ class Federation:
 
     @cached_property
     def layout(self) -> Layout:
-        """Return the places of sums in the step's tally, as the method's step measures them."""
+        """Return where each measure of the method's step stands in the step's tally."""
         if self.method is self.experiment.method:
             return self.experiment.dry_step.layout
         sizes = Sizes(self.task, self.counts(0), self.recipe, self.dataset.card, by_class_in(self.config))

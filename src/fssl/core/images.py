@@ -209,7 +209,7 @@ def check_test(config: Config, dataset: Dataset) -> None:
 
 
 def check_choosable(config: Config, labels: NDArray[np.int64]) -> None:
-    """Reject a choice of rounds by images for which the measure is undefined."""
+    """Reject the selection of a round with images for which the measure is undefined."""
     chooses = config.records.keep_best or config.train.patience is not None
     if chooses and config.records.metrics == "auroc" and len(np.unique(labels)) < 2:
         raise UserError(
@@ -219,7 +219,7 @@ def check_choosable(config: Config, labels: NDArray[np.int64]) -> None:
 
 
 def choosing(config: Config) -> Config:
-    """Return the settings for the half of the test images to choose by."""
+    """Return the settings for the half of the test images that selects a round."""
     return replace(config, data=replace(config.data, test="tuning"))
 
 

@@ -48,7 +48,7 @@ def most_rounds(config: Config, rounds: int) -> int:
 
 
 def epsilon(noise: float, rounds: int, delta: float, sampled: tuple[int, int] | None = None) -> float:
-    """Return the epsilon of consecutive Gaussian mechanisms; `sampled` is (clients, drawn) of a secret draw."""
+    """Return the epsilon of composed Gaussian mechanisms; `sampled` is (clients, drawn) if the draw is secret."""
     import dp_accounting as dp
     from dp_accounting.rdp import RdpAccountant
 

@@ -135,5 +135,5 @@ class StepMaker:
 
 
 def votes_at(slot: Tensor, votes: State, chosen: Tensor) -> State:
-    """Return the votes at some slots, as in a step on these images; an empty dict if the method has none."""
+    """Return the votes for the given slots as a step on these images returns them; an empty dict if there are none."""
     return {**{name: t[slot] for name, t in votes.items()}, "mask": chosen[slot].float()} if votes else {}

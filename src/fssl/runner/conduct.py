@@ -96,12 +96,12 @@ def run_experiment(
 
 
 def shows_time(engine: Engine) -> bool:
-    """Return whether a GPU has finished the first round at full speed: nothing is estimated there before."""
+    """Return whether a GPU has finished its first round at full speed; its time cannot be estimated earlier."""
     return engine.device.type == "cuda" and engine.snapshot.round == COMPILED_AFTER + 1
 
 
 def local_engine(listener: Listener, out: Path, debug: bool, federation: Federation) -> Engine:
-    """Return this machine's engine; report first if steps are compiled."""
+    """Return this machine's engine; if steps are compiled, say so before building it."""
     if compiles(federation, debug):
         listener.say(COMPILING)
     return LocalEngine(federation, out, debug)

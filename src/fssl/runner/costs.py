@@ -69,7 +69,7 @@ class Cost(NamedTuple):
 
     @property
     def warnings(self) -> list[str]:
-        """Return advice for a run that takes days or more memory than available."""
+        """Return advice for a run that takes days, or needs more memory than is available."""
         said = [] if self.seconds is None else days_warning(self.rounds * self.seconds)
         if self.memory > memory():
             said.append(
@@ -133,7 +133,7 @@ class Measured(NamedTuple):
     num_bytes: float  # of memory, for tensors
 
     def at(self, images: float, other: "Measured", others: float, wanted: float) -> "Measured":
-        """Extrapolate the costs of steps with `images` and with `others` images to a step with the wanted number."""
+        """Extrapolate the costs of steps with `images` and `others` images to a step with `wanted` images."""
         share = (wanted - images) / (others - images)
         # Noise must not make the estimate smaller than the larger measurement.
         return Measured(*(max(a + share * (b - a), b) for a, b in zip(self, other, strict=True)))

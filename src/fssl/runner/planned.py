@@ -195,7 +195,7 @@ def list_runs(console: Console, runs: list[PlannedRun], jobs: int = 1) -> None:
 
 
 def say_costs(console: Console, runs: list[PlannedRun], jobs: int, is_loaded: bool = True) -> None:
-    """Print the cost of the first run, and of all of them if so many train at the same time."""
+    """Print the cost of the first run, and that of all runs if `jobs` of them train at a time."""
     workers = min(jobs, len(runs))
     first = copy(runs[0].experiment)
     if workers > 1:
@@ -205,7 +205,7 @@ def say_costs(console: Console, runs: list[PlannedRun], jobs: int, is_loaded: bo
 
 
 def share_of(config: Config, place: int, workers: int) -> Compute:
-    """Return a run's share of the machine: cores, unless its settings set the lanes, and devices.
+    """Return a run's share of the machine: devices, and lanes; by default as many lanes as its share of the cores.
 
     With several devices, each run gets some of them: whole runs on single devices are faster than divided ones.
     """
@@ -250,7 +250,7 @@ def run_in_turn(console: Console, runs: list[PlannedRun], resume: bool, debug: b
 
 
 def costs_of(run: PlannedRun, resume: bool) -> list[str]:
-    """Return the cost of a run as lines; the record of a resumed run shows its time without a trial."""
+    """Return the cost of a run as lines; a resumed run uses its recorded times instead of measuring a step."""
     lines = RunFolder(run.folder).rounds() if resume else []
     return recorded_cost(run.config, lines) if lines else cost_lines(run.experiment)
 
