@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import time
 from collections import Counter
 from pathlib import Path
@@ -23,7 +22,7 @@ from ..engines.local import LocalEngine
 from ..engines.stopwatch import start_seconds
 from ..errors import complain, several
 from ..system.files import write_atomic
-from ..system.machine import cores
+from ..system.machine import cores, peak_of_process
 from .reference import reference_ms_of_steps
 from .shapes import config_of, images_of
 
@@ -42,7 +41,7 @@ def peak_bytes(device: torch.device) -> int:
     """Return the peak device memory, or this process's peak resident memory on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak_of_process()
 
 
 def device_names(devices: list[torch.device]) -> str:

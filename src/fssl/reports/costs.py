@@ -28,6 +28,11 @@ class Costs(NamedTuple):
     traffic: float | None  # bytes of all clients in a round, both ways
 
 
+def gibibytes(memory: Memory | None) -> str:
+    """Return a peak as text; a dash if it was not recorded."""
+    return f"{memory.gib:.2f}" if memory else "–"
+
+
 def costs_of(run: Run) -> Costs:
     return Costs(sum(seconds_by_round(run).values()), peak_memory([run]), run.extras.traffic(run.lines))
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import shortened
-from .costs import Costs, mean_costs, spent_numbers
+from .costs import Costs, gibibytes, mean_costs, spent_numbers
 from .drawing import PAGE, band, legend, make_room, render, settings, sheet
 from .groups import seeds_text, styles_of
 from .runs import Run, by_round, joined, late, mean_std, number, spread
@@ -40,9 +40,9 @@ class Standing(NamedTuple):
     @property
     def cost_texts(self) -> list[str]:
         """Return seconds, MB per round and GiB."""
-        sent, memory = self.costs.traffic, self.costs.memory
+        sent = self.costs.traffic
         megabytes = "–" if sent is None else f"{sent / 1e6:.1f}"
-        return [f"{self.costs.seconds:.0f}", megabytes, "–" if memory is None else f"{memory.gib:.2f}"]
+        return [f"{self.costs.seconds:.0f}", megabytes, gibibytes(self.costs.memory)]
 
     @property
     def seeds(self) -> str:

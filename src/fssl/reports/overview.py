@@ -11,7 +11,7 @@ from ..config.conditions import chosen_parts
 from ..console import setting_text
 from ..errors import UserError, escape_unprintable, several, unknown
 from ..records.rounds import MEASURES
-from .costs import peak_memory
+from .costs import gibibytes, peak_memory
 from .formats import Grid, latex, some_columns
 from .groups import comparable_settings, peers, seeds_text, varying_settings
 from .runs import Run, is_number, label_quality, late, number, own_metrics, spread, value
@@ -40,19 +40,13 @@ def make_overview(groups: Groups) -> Grid:
     rows = [
         [
             *row(name, groups[name]),
-            *[gibibytes(groups[name])][: len(more)],
+            *[gibibytes(peak_memory(groups[name]))][: len(more)],
             *(late_spread(groups[name], metric) for metric in own),
         ]
         for name in names
     ]
     best = {(names.index(name), 2): 1 for name in leaders(groups)}
     return Grid(["method", "seeds", f"last {most}", "last", "right", "used", "s/round", *more, *own], rows, best)
-
-
-def gibibytes(runs: list[Run]) -> str:
-    """Return the peak memory of a setting's runs as text; a dash if it was not recorded."""
-    memory = peak_memory(runs)
-    return f"{memory.gib:.2f}" if memory else "–"
 
 
 def late_spread(runs: list[Run], metric: str) -> str:
